@@ -1,0 +1,4 @@
+/** Precompiled once: the one heavy header that most rooms share. */
+#pragma once
+
+#include <mlx/mlx.h>

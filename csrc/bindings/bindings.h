@@ -1,0 +1,6 @@
+/** One register function per room; each is defined in bindings/<room>.cpp. */
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace qwenmtp::bindings {}  // namespace qwenmtp::bindings

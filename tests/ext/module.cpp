@@ -1,0 +1,9 @@
+/** The test-only extension: scripted trunks, fault hooks, traces and views of
+ *  single rooms. No wheel carries it. */
+#include "testing.h"
+
+namespace nb = nanobind;
+
+NB_MODULE(_qwenmtp_testing, m) {
+  m.doc() = "Test hooks of qwenmtp; absent from wheels.";
+}
