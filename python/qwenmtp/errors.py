@@ -124,6 +124,12 @@ class ModelFormatError(QwenMtpError):
     default_code = "model_load_error"
 
 
+class IoError(QwenMtpError):
+    """Opening, reading or writing a file failed, for instance on a full disk."""
+
+    default_code = "io_error"
+
+
 class ConfigError(QwenMtpError):
     """A setting has an unknown name or a value that is not accepted."""
 
@@ -204,6 +210,7 @@ CODES: dict[str, ErrorCode] = {
         ErrorCode(
             "model_load_error", False, None, "a model folder is incomplete, damaged or of an unknown layout", "none"
         ),
+        ErrorCode("io_error", False, None, "opening, reading or writing a file failed", "none"),
         ErrorCode("config_error", False, None, "unknown setting or value not accepted", "none"),
         ErrorCode("version_mismatch", False, None, "the installed MLX is not the one this build needs", "none"),
         ErrorCode("internal_error", False, 500, "a bug in this package; please report it", "unknown"),
@@ -225,6 +232,7 @@ _CLASSES: dict[str, type[QwenMtpError]] = {
         DeviceError,
         FinalCommitFailed,
         ModelFormatError,
+        IoError,
         ConfigError,
         VersionMismatch,
     )

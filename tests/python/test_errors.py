@@ -28,6 +28,7 @@ CONTRACT = {
     "checkpoint_unsafe_path": ("CheckpointError", False, None),
     "checkpoint_unavailable": ("CheckpointError", True, None),
     "model_load_error": ("ModelFormatError", False, None),
+    "io_error": ("IoError", False, None),
     "config_error": ("ConfigError", False, None),
     "version_mismatch": ("VersionMismatch", False, None),
     "internal_error": ("QwenMtpError", False, 500),
