@@ -3,4 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
-namespace qwenmtp::bindings {}  // namespace qwenmtp::bindings
+namespace qwenmtp::bindings {
+
+void register_ple(nanobind::module_& m);
+
+}  // namespace qwenmtp::bindings

@@ -3,6 +3,7 @@
 #include "bindings/bindings.h"
 
 #include <mlx/version.h>
+#include <nanobind/stl/string.h>
 
 #include "base/error.h"
 
@@ -19,5 +20,6 @@ NB_MODULE(_core, m) {
       PyErr_SetObject(error.type().ptr(), error.ptr());
     }
   });
+  qwenmtp::bindings::register_ple(m);
   m.attr("mlx_version") = mlx::core::version();
 }

@@ -6,4 +6,5 @@ namespace nb = nanobind;
 
 NB_MODULE(_qwenmtp_testing, m) {
   m.doc() = "Test hooks of qwenmtp; absent from wheels.";
+  qwenmtp::testing::register_ple(m);
 }

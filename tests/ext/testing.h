@@ -2,3 +2,9 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+
+namespace qwenmtp::testing {
+
+void register_ple(nanobind::module_& m);
+
+}  // namespace qwenmtp::testing

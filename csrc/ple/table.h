@@ -1,0 +1,99 @@
+/** The rows of an n-gram table as records, wherever they lie: planar arrays in
+ *  one or many files, one interleaved row file, or memory. Owns the open files;
+ *  no cache, no threads. */
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ple/row_codec.h"
+
+namespace qwenmtp::ple {
+
+/** Where one planar array begins. */
+struct Plane {
+  std::string path;
+  uint64_t offset = 0;
+};
+
+/** Consecutive rows that lie together; planes in the order of a record. */
+struct Shard {
+  int64_t rows = 0;
+  std::vector<Plane> planes;
+};
+
+struct TableSpec {
+  RowFormat format;
+  std::vector<Shard> shards;  // in row order
+};
+
+/** What reading cost, in calls of pread and bytes that they returned. */
+struct ReadCost {
+  uint64_t calls = 0;
+  uint64_t bytes = 0;
+
+  ReadCost& operator+=(const ReadCost& other) {
+    calls += other.calls;
+    bytes += other.bytes;
+    return *this;
+  }
+};
+
+/** Rows in some storage. read() is safe to call from several threads. */
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+
+  /** Records of `rows` (ascending, each in range) to `records`, packed.
+   *  Throws PleReadError on I/O errors, short files and failed checksums. */
+  virtual void read(
+      std::span<const int64_t> rows,
+      std::byte* records,
+      ReadCost& cost) const = 0;
+};
+
+class Table {
+ public:
+  /** Opens a planar table. Throws ModelFormatError if a file ends before its
+   *  array does, IoError if it cannot be opened. */
+  static Table open(const TableSpec& spec);
+
+  Table(RowFormat format, int64_t rows, std::unique_ptr<RowSource> source)
+      : format_(format), rows_(rows), source_(std::move(source)) {
+  }
+
+  const RowFormat& format() const {
+    return format_;
+  }
+
+  int64_t rows() const {
+    return rows_;
+  }
+
+  /** Bytes of all records; what a resident table occupies. */
+  uint64_t bytes() const {
+    return static_cast<uint64_t>(rows_) * format_.record_bytes();
+  }
+
+  /** See RowSource::read. */
+  void read(std::span<const int64_t> rows, std::byte* records, ReadCost& cost)
+      const {
+    source_->read(rows, records, cost);
+  }
+
+  /** Values [rows.size(), dim] of any rows in any order, read one by one: the
+   *  plain path that Stager's results equal. Throws InvalidArgument for a row
+   *  outside the table. */
+  void gather(std::span<const int64_t> rows, RowType type, void* out) const;
+
+ private:
+  RowFormat format_;
+  int64_t rows_;
+  std::unique_ptr<RowSource> source_;
+};
+
+}  // namespace qwenmtp::ple
