@@ -31,7 +31,7 @@ PYTHON_RANK = {
     for rank, names in enumerate(
         (
             {"_build", "_version", "errors", "settings", "settings_table", "text_files"},
-            {"sampling", "tokenizer", "chat", "safetensors_io"},
+            {"sampling", "tokenizer", "chat", "safetensors_io", "geometry"},
             {"convert", "weights", "plan"},
             {"engine", "store"},
             {"sessions"},

@@ -71,4 +71,4 @@ struct InternalError : Error {
   }
 };
 
-}  // namespace qwenmtp
+} // namespace qwenmtp

@@ -20,7 +20,7 @@ long system_pread(int fd, void* out, size_t bytes, int64_t offset) {
 
 std::atomic<PreadFunction> read_function{system_pread};
 
-}  // namespace
+} // namespace
 
 void set_pread_function(PreadFunction function) {
   read_function = function != nullptr ? function : system_pread;
@@ -84,4 +84,4 @@ void File::pread_exact(uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
-}  // namespace qwenmtp
+} // namespace qwenmtp

@@ -43,4 +43,4 @@ class File {
 using PreadFunction = long (*)(int fd, void* out, size_t bytes, int64_t offset);
 void set_pread_function(PreadFunction function);
 
-}  // namespace qwenmtp
+} // namespace qwenmtp

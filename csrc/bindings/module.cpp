@@ -20,6 +20,7 @@ NB_MODULE(_core, m) {
       PyErr_SetObject(error.type().ptr(), error.ptr());
     }
   });
-  qwenmtp::bindings::register_ple(m);
   m.attr("mlx_version") = mlx::core::version();
+  qwenmtp::bindings::register_model(m);
+  qwenmtp::bindings::register_ple(m);
 }

@@ -51,7 +51,7 @@ nb::object filled_values(
   return filled<uint16_t>(n, columns, [&](uint16_t* p) { fill(p); });
 }
 
-}  // namespace
+} // namespace
 
 void register_ple(nb::module_& m) {
   nb::class_<ple::NgramConfig>(m, "NgramConfig")
@@ -217,4 +217,4 @@ void register_ple(nb::module_& m) {
           "type"_a);
 }
 
-}  // namespace qwenmtp::bindings
+} // namespace qwenmtp::bindings

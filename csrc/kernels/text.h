@@ -9,4 +9,4 @@ namespace qwenmtp::kernels {
 /** File name ("gdn.metal", "dialect.h") -> text. */
 const std::map<std::string, std::string>& kernel_text();
 
-}  // namespace qwenmtp::kernels
+} // namespace qwenmtp::kernels

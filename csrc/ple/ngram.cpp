@@ -44,7 +44,7 @@ void check_id(const NgramConfig& config, int64_t id) {
   }
 }
 
-}  // namespace
+} // namespace
 
 void check(const NgramConfig& config, int64_t table_rows) {
   const auto fail = [](const std::string& what) {
@@ -175,4 +175,4 @@ HeadLayout ngram_heads(int64_t base, int n_heads, int ple_index) {
   return layout;
 }
 
-}  // namespace qwenmtp::ple
+} // namespace qwenmtp::ple

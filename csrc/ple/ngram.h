@@ -12,10 +12,10 @@ struct NgramConfig {
   int64_t vocab = 0;
   int ngram_size = 3;
   int heads_per_ngram = 8;
-  std::vector<int64_t> multipliers;  // [ngram_size], newest token first
-  std::vector<int64_t> sizes;        // [heads], rows of each head
-  std::vector<int64_t> offsets;      // [heads], first row of each head
-  int32_t eos = 0;                   // segments end here; also the padding
+  std::vector<int64_t> multipliers; // [ngram_size], newest token first
+  std::vector<int64_t> sizes;       // [heads], rows of each head
+  std::vector<int64_t> offsets;     // [heads], first row of each head
+  int32_t eos = 0;                  // segments end here; also the padding
 
   /** Rows looked up per token: bigram heads, then trigram heads, ... */
   int heads() const {
@@ -49,11 +49,11 @@ std::vector<int64_t> ngram_multipliers(
     int ple_index);
 
 struct HeadLayout {
-  std::vector<int64_t> sizes;    // consecutive primes
-  std::vector<int64_t> offsets;  // sums of the sizes before
+  std::vector<int64_t> sizes;   // consecutive primes
+  std::vector<int64_t> offsets; // sums of the sizes before
 };
 
 /** Sizes and offsets of PLE layer number `ple_index`, primes from `base` on. */
 HeadLayout ngram_heads(int64_t base, int n_heads, int ple_index);
 
-}  // namespace qwenmtp::ple
+} // namespace qwenmtp::ple

@@ -101,11 +101,11 @@ class PlanarSource final : public RowSource {
   }
 
   RowFormat format_;
-  std::map<std::string, File> files_;  // nodes never move
+  std::map<std::string, File> files_; // nodes never move
   std::vector<OpenShard> shards_;
 };
 
-}  // namespace
+} // namespace
 
 Table Table::open(const TableSpec& spec) {
   check(spec.format);
@@ -135,4 +135,4 @@ void Table::gather(std::span<const int64_t> rows, RowType type, void* out)
   }
 }
 
-}  // namespace qwenmtp::ple
+} // namespace qwenmtp::ple

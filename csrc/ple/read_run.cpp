@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kMaxGap = 4096;
 constexpr uint64_t kMaxRun = 256 * 1024;
 
-}  // namespace
+} // namespace
 
 void read_bytes(
     const File& file,
@@ -66,4 +66,4 @@ void read_runs(
   }
 }
 
-}  // namespace qwenmtp::ple
+} // namespace qwenmtp::ple

@@ -12,10 +12,10 @@
 namespace qwenmtp::ple {
 
 struct RunLayout {
-  uint64_t offset;  // of the item of `first_row`
+  uint64_t offset; // of the item of `first_row`
   int64_t first_row;
   size_t item_bytes;
-  size_t out_stride;  // between items in the output
+  size_t out_stride; // between items in the output
 };
 
 /** Items of `rows` (ascending) to out, out + out_stride, ... Throws
@@ -34,4 +34,4 @@ void read_bytes(
     std::span<std::byte> out,
     ReadCost&);
 
-}  // namespace qwenmtp::ple
+} // namespace qwenmtp::ple

@@ -126,7 +126,7 @@ void decode_as(const RowFormat& format, const std::byte* record, T* out) {
   }
 }
 
-}  // namespace
+} // namespace
 
 size_t RowFormat::plane_bytes(int plane) const {
   const auto n = static_cast<size_t>(dim);
@@ -202,4 +202,4 @@ void decode_row(
   }
 }
 
-}  // namespace qwenmtp::ple
+} // namespace qwenmtp::ple

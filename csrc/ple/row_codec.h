@@ -18,17 +18,17 @@ namespace qwenmtp::ple {
 enum class RowType { kFloat32, kBfloat16, kBfloat16Fused };
 
 enum class Coding {
-  kBf16,    // dim bf16 values
-  kAffine,  // dim codes of `bits`, low bits first; bf16 scale, bias per group
-  kFp8,     // dim E4M3 values times one scale for the whole table
+  kBf16,   // dim bf16 values
+  kAffine, // dim codes of `bits`, low bits first; bf16 scale, bias per group
+  kFp8,    // dim E4M3 values times one scale for the whole table
 };
 
 struct RowFormat {
   int dim = 0;
   Coding coding = Coding::kBf16;
-  int bits = 0;           // kAffine: 2, 3, 4, 5, 6, 8
-  int group_size = 0;     // kAffine: a multiple of 8 that divides dim
-  float fp8_scale = 1.0;  // kFp8
+  int bits = 0;          // kAffine: 2, 3, 4, 5, 6, 8
+  int group_size = 0;    // kAffine: a multiple of 8 that divides dim
+  float fp8_scale = 1.0; // kFp8
 
   bool operator==(const RowFormat&) const = default;
 
@@ -59,4 +59,4 @@ void decode_row(
     RowType type,
     void* out);
 
-}  // namespace qwenmtp::ple
+} // namespace qwenmtp::ple

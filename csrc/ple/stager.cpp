@@ -20,4 +20,4 @@ void Stager::embed(
   table_.gather(rows, type, out);
 }
 
-}  // namespace qwenmtp::ple
+} // namespace qwenmtp::ple

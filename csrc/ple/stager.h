@@ -36,4 +36,4 @@ class Stager {
   Table table_;
 };
 
-}  // namespace qwenmtp::ple
+} // namespace qwenmtp::ple

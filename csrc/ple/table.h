@@ -28,7 +28,7 @@ struct Shard {
 
 struct TableSpec {
   RowFormat format;
-  std::vector<Shard> shards;  // in row order
+  std::vector<Shard> shards; // in row order
 };
 
 /** What reading cost, in calls of pread and bytes that they returned. */
@@ -96,4 +96,4 @@ class Table {
   std::unique_ptr<RowSource> source_;
 };
 
-}  // namespace qwenmtp::ple
+} // namespace qwenmtp::ple

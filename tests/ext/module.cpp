@@ -6,5 +6,7 @@ namespace nb = nanobind;
 
 NB_MODULE(_qwenmtp_testing, m) {
   m.doc() = "Test hooks of qwenmtp; absent from wheels.";
+  nb::module_::import_("qwenmtp._core"); // its types are used here
+  qwenmtp::testing::register_model(m);
   qwenmtp::testing::register_ple(m);
 }

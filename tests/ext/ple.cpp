@@ -51,7 +51,7 @@ nb::object ngram_rows_of_texts(
       .cast();
 }
 
-}  // namespace
+} // namespace
 
 void register_ple(nb::module_& m) {
   m.def(
@@ -87,4 +87,4 @@ void register_ple(nb::module_& m) {
       "splits"_a);
 }
 
-}  // namespace qwenmtp::testing
+} // namespace qwenmtp::testing

@@ -5,6 +5,7 @@
 
 namespace qwenmtp::testing {
 
+void register_model(nanobind::module_& m);
 void register_ple(nanobind::module_& m);
 
-}  // namespace qwenmtp::testing
+} // namespace qwenmtp::testing

@@ -24,8 +24,8 @@ Always written:
   state.<i>.pleconv [9,hc*H]      normalised conv rows, zero padded
   state.<i>.ngram [2] int64       last ids, eos padded
   cut.qsa  smallest relative gap between the last kept and first dropped block score,
-           rows whose cut falls inside a run of zero scores left out
-  cut.zero_ties  int64, number of such rows (the tie rule decides them)
+           rows whose cut falls inside a run of equal scores left out
+  cut.zero_ties  int64, number of such rows (the tie rule decides them; in practice the scores are zero)
   cut.router  the gap for the router probabilities
 With MTP tensors in CKPT:
   mtp.logits [T-1,V]     row t drafts token t+2 from hyper[t] and id[t+1]

@@ -18,7 +18,7 @@ def load_checkpoint(path: Path):
         with safe_open(str(file), framework="pt") as f:
             if file.name == "ngram-table.safetensors":
                 tensors["ngram.meta"] = f.metadata()
-            for key in f.keys():  # noqa: SIM118 - not a mapping
+            for key in f.keys(): - not a mapping
                 tensors[key] = f.get_tensor(key)
     if any(k.startswith("language_model.") for k in tensors):
         tensors = unpack(config, tensors, torch)
@@ -56,9 +56,9 @@ def unpack(config, tensors, torch):
         if module + ".scales" in tensors:
             scales, biases = tensors[module + ".scales"].float(), tensors[module + ".biases"].float()
             bits, group = widths(module, value, scales)
-            words = torch.from_numpy(value.numpy().view(np.int32).astype(np.int64) & 0xFFFFFFFF)
-            codes = (words[..., None] >> torch.arange(0, 32, bits)) & ((1 << bits) - 1)
-            codes = codes.flatten(-2).float().unflatten(-1, (-1, group))
+            stream = np.unpackbits(value.numpy().view(np.uint8), axis=-1, bitorder="little")
+            codes = stream.reshape(*stream.shape[:-1], -1, bits) @ (1 << np.arange(bits))
+            codes = torch.from_numpy(codes).float().unflatten(-1, (-1, group))
             value = (codes * scales[..., None] + biases[..., None]).flatten(-2)
         dense[key] = value
     out = {}

@@ -334,7 +334,8 @@ def write_safetensors(path: Path, tensors: dict, dtype: str, metadata=None) -> i
     return at
 
 
-def make(out: Path, preset="small", seed=0, dtype="bf16", overrides=None, packed=True, mtp=True, shards=2):
+def make(out: Path, preset="small", seed=0, dtype="bf16", overrides=None, packed=True, mtp=True, shards=2, edit=None):
+    """Write one checkpoint; `edit(tensors, text_config)` may change values before they are stored."""
     t = {**TEXT_DEFAULTS, **PRESETS[preset], **(overrides or {})}
     t["num_hidden_layers"] = len(t["layer_types"])
     t["dtype"] = "bfloat16" if dtype == "bf16" else "float32"
@@ -352,6 +353,8 @@ def make(out: Path, preset="small", seed=0, dtype="bf16", overrides=None, packed
         "rope_theta": t["rope_parameters"]["rope_theta"],
     }
     tensors = build(t, seed, packed, mtp)
+    if edit is not None:
+        edit(tensors, t)
     out.mkdir(parents=True, exist_ok=True)
     names, weight_map, total = sorted(tensors), {}, 0
     bulk = [n for n in names if ".ngram_embedding.shard_" in n]

@@ -109,8 +109,8 @@ def block_choice(torch, rule: str, gaps: dict):
             out = plain(s, k, dim, *a, **kw)
         if k < s.numel():
             top = torch.sort(s, descending=True).values
-            if top[k - 1] == 0:
-                gaps["zero_ties"] = gaps.get("zero_ties", 0) + 1
+            if top[k - 1] == top[k]:
+                gaps["ties"] = gaps.get("ties", 0) + 1
             else:
                 gap = ((top[k - 1] - top[k]) / top[0]).item()
                 gaps["qsa"] = min(gaps.get("qsa", 1.0), gap)
@@ -238,5 +238,5 @@ def run(path, ids, chunks=None, dtype="f32", tie="lowest", level="golden", draft
                 rows.append(f(lg[-1]))
             out["mtp.chain"], out["mtp.chain_logits"] = np.array(chain, np.int64), np.stack(rows)
     out["cut.qsa"], out["cut.router"] = (np.float32(gaps.get(k, 1.0)) for k in ("qsa", "router"))
-    out["cut.zero_ties"] = np.int64(gaps.get("zero_ties", 0))
+    out["cut.zero_ties"] = np.int64(gaps.get("ties", 0))
     return out

@@ -1,0 +1,111 @@
+#include "model/mtp_head.h"
+
+#include "model/math.h"
+
+namespace qwenmtp::model {
+
+namespace {
+
+/** Both input norms are stored zero-centred in every container; packs add the
+ *  one in the stored type. */
+mx::array input_norm(Weights& w, const std::string& name, int size) {
+  if (w.layout() != Layout::pack) {
+    return w.norm(name, size, false);
+  }
+  auto stored = w.dense(name, {size}, mx::bfloat16);
+  return mx::astype(mx::add(stored, mx::array(1.0f, mx::bfloat16)), w.dtype());
+}
+
+} // namespace
+
+bool MtpHead::present(const Weights& weights) {
+  return weights.has("mtp.fc_hidden.weight");
+}
+
+MtpHead::MtpHead(const Trunk& trunk, Weights& w)
+    : trunk_(trunk),
+      norm_embedding_(input_norm(
+          w,
+          "mtp.pre_fc_norm_embedding.weight",
+          trunk.config().hidden_size)),
+      norm_hidden_(input_norm(
+          w,
+          "mtp.pre_fc_norm_hidden.weight",
+          trunk.config().wide())),
+      fc_embedding_(w.linear(
+          "mtp.fc_embedding",
+          {trunk.config().hidden_size, trunk.config().hidden_size})),
+      fc_hidden_(w.linear(
+          "mtp.fc_hidden",
+          {trunk.config().hidden_size, trunk.config().hidden_size})),
+      attn_hyper_(
+          w,
+          trunk.config(),
+          "mtp.layers.0.attn_hyper_connection",
+          one_centred(w.layout()),
+          false),
+      qsa_(
+          w,
+          trunk.config(),
+          "mtp.layers.0.self_attn",
+          one_centred(w.layout())),
+      mlp_hyper_(
+          w,
+          trunk.config(),
+          "mtp.layers.0.mlp_hyper_connection",
+          one_centred(w.layout()),
+          false),
+      moe_(w, trunk.config(), "mtp.layers.0.mlp"),
+      mixer_(
+          w,
+          trunk.config(),
+          "mtp.hyper_connection_mixer",
+          one_centred(w.layout()),
+          true) {
+}
+
+state::MtpState MtpHead::initial_state() const {
+  return {qsa_.initial_state(), 0};
+}
+
+mx::array MtpHead::fuse(const mx::array& hidden, std::span<const int32_t> ids)
+    const {
+  const auto& c = trunk_.config();
+  auto h = rms_norm(hidden, norm_hidden_, c.rms_norm_eps);
+  auto e = fc_embedding_(
+      rms_norm(trunk_.embed(ids), norm_embedding_, c.rms_norm_eps));
+  auto streams = mx::unflatten(h, -1, {c.hc_count, c.hidden_size});
+  return mx::flatten(
+      mx::add(fc_hidden_(streams), mx::expand_dims(e, -2)),
+      -2,
+      -1);
+}
+
+MtpOutput MtpHead::forward(
+    const mx::array& hidden,
+    std::span<const int32_t> ids,
+    state::MtpState& state) const {
+  auto x = fuse(hidden, ids);
+  auto at =
+      qsa_positions(trunk_.config(), state.len(), static_cast<int>(ids.size()));
+  auto attn = attn_hyper_.read(x);
+  x = attn_hyper_.write(
+      x,
+      qsa_.forward(attn.mix, at, state.cache, Tracer()),
+      *attn.inject);
+  auto mlp = mlp_hyper_.read(x);
+  x = mlp_hyper_.write(x, moe_.forward(mlp.mix, Tracer()), *mlp.inject);
+  return {trunk_.lm_head(mixer_.read(x).mix), x};
+}
+
+void MtpHead::append(
+    const mx::array& hidden,
+    std::span<const int32_t> ids,
+    state::MtpState& state) const {
+  auto x = fuse(hidden, ids);
+  auto at =
+      qsa_positions(trunk_.config(), state.len(), static_cast<int>(ids.size()));
+  qsa_.append(attn_hyper_.read(x).mix, at, state.cache);
+}
+
+} // namespace qwenmtp::model

@@ -1,0 +1,22 @@
+/** Finds a PLE layer's hash constants and table rows in a checkpoint of any
+ *  layout. Opens files; reads only the three small integer buffers. */
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "model/config.h"
+#include "model/weights.h"
+#include "ple/stager.h"
+
+namespace qwenmtp::model {
+
+/** `module` names the layer's "...ple"; `ple_index` is its rank among the PLE
+ *  layers. Throws ModelFormatError, IoError. */
+std::shared_ptr<ple::Stager> open_ngram_table(
+    Weights& weights,
+    const Config& config,
+    const std::string& module,
+    int ple_index);
+
+} // namespace qwenmtp::model

@@ -1,0 +1,203 @@
+#include "model/trunk.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/ple_table.h"
+
+namespace qwenmtp::model {
+
+namespace {
+
+/** Prefix of everything but the LM head. */
+std::string body(Layout layout) {
+  return layout == Layout::released ? "model.language_model."
+                                    : "language_model.model.";
+}
+
+std::string head_module(Layout layout) {
+  return layout == Layout::released ? "lm_head" : "language_model.lm_head";
+}
+
+} // namespace
+
+bool one_centred(Layout layout) {
+  return layout == Layout::pack;
+}
+
+Trunk::Trunk(const Config& config, Weights& w)
+    : config_(config),
+      dtype_(w.dtype()),
+      embed_(w.linear(
+          body(w.layout()) + "embed_tokens",
+          {config.vocab_size, config.hidden_size})),
+      head_(w.linear(
+          head_module(w.layout()),
+          {config.vocab_size, config.hidden_size})),
+      mixer_(
+          w,
+          config,
+          body(w.layout()) + "hyper_connection_mixer",
+          one_centred(w.layout()),
+          true) {
+  for (int i = 0; i < config.n_layers(); i++) {
+    layers_.push_back(load_layer(w, i));
+  }
+}
+
+Trunk::Layer Trunk::load_layer(Weights& w, int index) const {
+  auto p = body(w.layout()) + "layers." + std::to_string(index) + ".";
+  bool one = one_centred(w.layout());
+  Layer layer{
+      std::nullopt,
+      HyperLayer(w, config_, p + "attn_hyper_connection", one, false),
+      std::nullopt,
+      std::nullopt,
+      HyperLayer(w, config_, p + "mlp_hyper_connection", one, false),
+      MoeLayer(w, config_, p + "mlp")};
+  if (config_.layer_types[index] == LayerType::linear_attention) {
+    layer.gdn.emplace(w, config_, p + "linear_attn");
+  } else {
+    layer.qsa.emplace(w, config_, p + "self_attn", one);
+  }
+  const auto& ple = config_.ple_layers;
+  if (auto it = std::find(ple.begin(), ple.end(), index); it != ple.end()) {
+    auto table = open_ngram_table(
+        w,
+        config_,
+        p + "ple",
+        static_cast<int>(it - ple.begin()));
+    layer.ple.emplace(w, config_, p + "ple", one, std::move(table));
+  }
+  return layer;
+}
+
+state::TrunkState Trunk::initial_state() const {
+  state::TrunkState s;
+  for (const auto& layer : layers_) {
+    state::LayerState entry{
+        layer.gdn ? std::variant<state::GdnState, state::KvCache>(
+                        layer.gdn->initial_state())
+                  : layer.qsa->initial_state(),
+        std::nullopt,
+        std::nullopt,
+        std::nullopt};
+    if (layer.ple) {
+      entry.ple = layer.ple->initial_state();
+    }
+    s.layers.push_back(std::move(entry));
+  }
+  return s;
+}
+
+mx::array Trunk::embed(std::span<const int32_t> ids) const {
+  for (int32_t id : ids) {
+    if (id < 0 || id >= config_.vocab_size) {
+      throw InvalidArgument(
+          "[model.forward] token id " + std::to_string(id) +
+          ", expected 0 .. " + std::to_string(config_.vocab_size - 1));
+    }
+  }
+  return embed_.rows(
+      mx::array(ids.begin(), {static_cast<int>(ids.size())}, mx::int32),
+      dtype_);
+}
+
+TrunkOutput Trunk::forward(
+    std::span<const int32_t> ids,
+    state::TrunkState& state,
+    LogitRows which,
+    bool open_window,
+    const Tracer& trace) const {
+  int n = static_cast<int>(ids.size());
+  if (n == 0) {
+    throw InvalidArgument("[model.forward] no tokens, expected at least one");
+  }
+  if (n > config_.max_position - state.len) {
+    throw InvalidArgument(
+        "[model.forward] " + std::to_string(state.len) + " + " +
+        std::to_string(n) + " tokens, expected at most " +
+        std::to_string(config_.max_position));
+  }
+  auto next = state; // replaces `state` only once everything has been built
+  auto e = embed(ids);
+  auto x = mx::concatenate(std::vector<mx::array>(config_.hc_count, e), -1);
+  auto at = qsa_positions(config_, state.len, n);
+  for (size_t i = 0; i < layers_.size(); i++) {
+    const auto& layer = layers_[i];
+    auto& s = next.layers[i];
+    auto t = trace.layer(i);
+    t("in", x);
+    s.gdn_window.reset();
+    s.ple_window.reset();
+    if (layer.ple) {
+      auto added = layer.ple->forward(
+          x,
+          ids,
+          *s.ple,
+          open_window ? &s.ple_window : nullptr);
+      t("ple", added);
+      x = mx::add(x, added);
+    }
+    auto attn = layer.attn_hyper.read(x);
+    auto y = layer.gdn ? layer.gdn->forward(
+                             attn.mix,
+                             std::get<state::GdnState>(s.mixer),
+                             open_window ? &s.gdn_window : nullptr)
+                       : layer.qsa->forward(
+                             attn.mix,
+                             at,
+                             std::get<state::KvCache>(s.mixer),
+                             t);
+    t("attn.mix", attn.mix);
+    t("attn.inject", *attn.inject);
+    t("attn.out", y);
+    x = layer.attn_hyper.write(x, y, *attn.inject);
+    auto mlp = layer.mlp_hyper.read(x);
+    auto m = layer.moe.forward(mlp.mix, t);
+    t("mlp.mix", mlp.mix);
+    t("mlp.inject", *mlp.inject);
+    t("moe.out", m);
+    x = layer.mlp_hyper.write(x, m, *mlp.inject);
+    t("out", x);
+  }
+  TrunkOutput out{std::nullopt, x};
+  if (which != LogitRows::none) {
+    auto rows =
+        which == LogitRows::all ? x : mx::slice(x, {n - 1, 0}, {n, x.shape(1)});
+    auto u = mixer_.read(rows).mix;
+    trace("final.mix", u);
+    out.logits = head_(u);
+  }
+  next.len = state.len + n;
+  next.window = open_window ? n : 0;
+  state = std::move(next);
+  return out;
+}
+
+void Trunk::commit(state::TrunkState& state, int keep) const {
+  if (keep < 1 || keep > state.window) {
+    throw InternalError(
+        "[model.commit] " + std::to_string(keep) + " rows of a window of " +
+        std::to_string(state.window));
+  }
+  int dropped = state.window - keep;
+  for (size_t i = 0; i < layers_.size(); i++) {
+    const auto& layer = layers_[i];
+    auto& s = state.layers[i];
+    if (auto* cache = std::get_if<state::KvCache>(&s.mixer)) {
+      cache->truncate(cache->len() - dropped);
+    } else if (dropped > 0) {
+      s.mixer = layer.gdn->commit(*s.gdn_window, keep);
+    }
+    if (s.ple && dropped > 0) {
+      s.ple = layer.ple->commit(*s.ple_window, keep);
+    }
+    s.gdn_window.reset();
+    s.ple_window.reset();
+  }
+  state.len -= dropped;
+  state.window = 0;
+}
+
+} // namespace qwenmtp::model

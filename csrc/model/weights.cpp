@@ -1,0 +1,296 @@
+#include "model/weights.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace qwenmtp::model {
+
+namespace {
+
+const std::map<std::string, mx::Dtype>& dtypes() {
+  static const std::map<std::string, mx::Dtype> table = {
+      {"F32", mx::float32},
+      {"F16", mx::float16},
+      {"BF16", mx::bfloat16},
+      {"I64", mx::int64},
+      {"I32", mx::int32},
+      {"U32", mx::uint32},
+      {"U8", mx::uint8}};
+  return table;
+}
+
+/** Bytes of one element; 0 for dtypes that no module here can use. */
+uint64_t element_bytes(const std::string& dtype) {
+  if (auto it = dtypes().find(dtype); it != dtypes().end()) {
+    return mx::size_of(it->second);
+  }
+  return dtype == "F8_E4M3" ? 1 : 0;
+}
+
+uint64_t elements(const mx::Shape& shape) {
+  uint64_t n = 1;
+  for (auto d : shape) {
+    n *= static_cast<uint64_t>(d);
+  }
+  return n;
+}
+
+[[noreturn]] void fail(const std::string& name, const std::string& what) {
+  throw ModelFormatError("[model.weights] tensor " + name + ": " + what);
+}
+
+} // namespace
+
+std::string to_string(const mx::Shape& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); i++) {
+    text += (i ? ", " : "") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+mx::array settled(mx::array a) {
+  mx::eval(a);
+  return a;
+}
+
+mx::array Linear::operator()(const mx::array& x) const {
+  if (quant.bits == 0) {
+    return mx::matmul(x, mx::swapaxes(weight, -1, -2));
+  }
+  return mx::quantized_matmul(
+      x,
+      weight,
+      *scales,
+      biases,
+      true,
+      quant.group_size,
+      quant.bits);
+}
+
+mx::array Linear::gather(const mx::array& x, const mx::array& ids) const {
+  auto rows = mx::expand_dims(x, -2);
+  auto out = rows;
+  if (quant.bits != 0) {
+    out = mx::gather_qmm(
+        rows,
+        weight,
+        *scales,
+        biases,
+        std::nullopt,
+        ids,
+        true,
+        quant.group_size,
+        quant.bits);
+  } else if (weight.dtype() == mx::float32) {
+    out = mx::gather_mm(rows, mx::swapaxes(weight, -1, -2), std::nullopt, ids);
+  } else { // MLX's CPU back end gathers float32 matrices only
+    out = mx::matmul(rows, mx::swapaxes(mx::take(weight, ids, 0), -1, -2));
+  }
+  return mx::squeeze(out, -2);
+}
+
+mx::array Linear::rows(const mx::array& ids, mx::Dtype dtype) const {
+  if (quant.bits == 0) {
+    return mx::astype(mx::take(weight, ids, 0), dtype);
+  }
+  return mx::astype(
+      mx::dequantize(
+          mx::take(weight, ids, 0),
+          mx::take(*scales, ids, 0),
+          mx::take(*biases, ids, 0),
+          quant.group_size,
+          quant.bits),
+      dtype);
+}
+
+size_t Linear::nbytes() const {
+  return weight.nbytes() + (scales ? scales->nbytes() : 0) +
+         (biases ? biases->nbytes() : 0);
+}
+
+Weights::Weights(
+    Layout layout,
+    std::vector<std::string> files,
+    std::map<std::string, TensorRef> tensors,
+    std::map<std::string, Quant> quant,
+    mx::Dtype dtype)
+    : layout_(layout),
+      paths_(std::move(files)),
+      tensors_(std::move(tensors)),
+      quant_(std::move(quant)),
+      dtype_(dtype) {
+  for (const auto& path : paths_) {
+    files_.emplace_back(path);
+  }
+  for (const auto& [name, ref] : tensors_) {
+    uint64_t size = files_.at(ref.file).size();
+    uint64_t bytes = elements(ref.shape) * element_bytes(ref.dtype);
+    if (element_bytes(ref.dtype) == 0) {
+      fail(
+          name,
+          "dtype " + ref.dtype +
+              ", expected one of safetensors' float, "
+              "I64, U32 or F8_E4M3 types");
+    }
+    if (ref.offset > size || bytes > size - ref.offset) {
+      fail(
+          name,
+          "ends at byte " + std::to_string(ref.offset + bytes) + " of " +
+              paths_[ref.file] + ", which has " + std::to_string(size));
+    }
+  }
+}
+
+const TensorRef& Weights::ref(const std::string& name) const {
+  auto it = tensors_.find(name);
+  if (it == tensors_.end()) {
+    fail(name, "missing");
+  }
+  return it->second;
+}
+
+const TensorRef& Weights::expect(
+    const std::string& name,
+    const mx::Shape& shape,
+    std::initializer_list<const char*> dtypes) {
+  const auto& found = ref(name);
+  if (found.shape != shape) {
+    fail(
+        name,
+        "shape " + to_string(found.shape) + ", expected " + to_string(shape));
+  }
+  if (std::none_of(dtypes.begin(), dtypes.end(), [&](const char* d) {
+        return found.dtype == d;
+      })) {
+    std::string wanted;
+    for (const char* d : dtypes) {
+      wanted += (wanted.empty() ? "" : " or ") + std::string(d);
+    }
+    fail(name, "dtype " + found.dtype + ", expected " + wanted);
+  }
+  return found;
+}
+
+mx::array Weights::read(const std::string& name, const TensorRef& ref) {
+  claim(name);
+  auto dtype = dtypes().at(ref.dtype);
+  auto bytes = elements(ref.shape) * mx::size_of(dtype);
+  auto data = mx::allocator::malloc(bytes);
+  files_[ref.file].pread_exact(
+      ref.offset,
+      {static_cast<std::byte*>(data.buffer().raw_ptr()), bytes});
+  return mx::array(std::move(data), ref.shape, dtype);
+}
+
+mx::array Weights::dense(
+    const std::string& name,
+    const mx::Shape& shape,
+    mx::Dtype dtype) {
+  const auto& found = expect(name, shape, {"BF16", "F32", "F16"});
+  auto a = read(name, found);
+  bytes_by_kind_[found.dtype] += a.nbytes();
+  if (a.dtype() != dtype) {
+    return settled(mx::astype(a, dtype));
+  }
+  return a;
+}
+
+mx::array Weights::norm(const std::string& name, int size, bool one_centred) {
+  auto w = dense(name, {size}, dtype_);
+  return one_centred ? w : settled(mx::add(w, mx::array(1.0f, dtype_)));
+}
+
+std::vector<int64_t> Weights::integers(const std::string& name, int size) {
+  auto a = read(name, expect(name, {size}, {"I64"}));
+  return {a.data<int64_t>(), a.data<int64_t>() + size};
+}
+
+Quant Weights::quant(const std::string& module, int columns) const {
+  const auto& codes = ref(module + ".weight").shape;
+  const auto& scales = ref(module + ".scales").shape;
+  Quant q;
+  auto rule = quant_.find(module);
+  if (rule == quant_.end()) {
+    rule = quant_.find("");
+  }
+  if (module.starts_with("mtp.") || rule == quant_.end()) {
+    // The MTP file carries no map: widths follow from the shapes.
+    if (codes.empty() || scales.empty() || scales.back() <= 0) {
+      fail(module + ".scales", "shape " + to_string(scales));
+    }
+    q = {
+        static_cast<int>(int64_t{32} * codes.back() / columns),
+        columns / scales.back()};
+  } else {
+    q = rule->second;
+  }
+  bool known_bits = q.bits >= 2 && q.bits <= 8 && q.bits != 7;
+  bool known_group =
+      q.group_size == 32 || q.group_size == 64 || q.group_size == 128;
+  if (!known_bits || !known_group || columns % q.group_size != 0) {
+    fail(
+        module + ".weight",
+        std::to_string(q.bits) + " bits in groups of " +
+            std::to_string(q.group_size) + " for " + std::to_string(columns) +
+            " columns, expected 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 "
+            "or 128 that divide the columns");
+  }
+  return q;
+}
+
+Linear Weights::linear(const std::string& module, const mx::Shape& shape) {
+  bool has_scales = has(module + ".scales");
+  bool has_biases = has(module + ".biases");
+  if (has_scales != has_biases) {
+    fail(
+        module + (has_scales ? ".biases" : ".scales"),
+        "missing, but the other half of the affine pair is there");
+  }
+  const auto& weight = ref(module + ".weight");
+  if (!has_scales) {
+    if (weight.dtype == "U32") {
+      fail(module + ".scales", "missing for packed codes");
+    }
+    return {dense(module + ".weight", shape, dtype_), {}, {}, {}};
+  }
+  auto q = quant(module, shape.back());
+  auto codes = shape;
+  codes.back() = static_cast<int>(int64_t{shape.back()} * q.bits / 32);
+  auto groups = shape;
+  groups.back() = shape.back() / q.group_size;
+  auto packed =
+      read(module + ".weight", expect(module + ".weight", codes, {"U32"}));
+  bytes_by_kind_[std::to_string(q.bits) + "-bit"] += packed.nbytes();
+  auto scales = dense(module + ".scales", groups, dtype_);
+  return {packed, scales, dense(module + ".biases", groups, dtype_), q};
+}
+
+Linear Weights::packed(const std::string& name, const mx::Shape& shape) {
+  if (ref(name).shape != shape) { // the transposed variant, [E, in, out]
+    auto stored = shape;
+    std::swap(stored[1], stored[2]);
+    if (ref(name).shape == stored) {
+      auto a = mx::swapaxes(dense(name, stored, dtype_), 1, 2);
+      return {settled(mx::contiguous(a)), {}, {}, {}};
+    }
+  }
+  return {dense(name, shape, dtype_), {}, {}, {}};
+}
+
+void Weights::claim(const std::string& name) {
+  used_.insert(name);
+}
+
+void Weights::require_all_used() const {
+  for (const auto& [name, ref] : tensors_) {
+    bool vision = name.find("visual.") != std::string::npos ||
+                  name.starts_with("vision_tower.");
+    if (!used_.contains(name) && !vision) {
+      fail(name, "unexpected in this layout");
+    }
+  }
+}
+
+} // namespace qwenmtp::model

@@ -1,0 +1,126 @@
+/** Tensors of a checkpoint by name, in any of the three layouts, read once and
+ *  checked. Knows where a tensor lies and what it must look like; headers are
+ *  parsed by the caller, who passes names, dtypes, shapes and file offsets. */
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <mlx/mlx.h>
+
+#include "base/file.h"
+
+namespace qwenmtp::model {
+
+namespace mx = mlx::core;
+
+/** Names and conventions of a container (model.md 3). */
+enum class Layout { released, pack, vlm };
+
+struct TensorRef {
+  std::string dtype; // as safetensors spells it: "BF16", "U32", ...
+  mx::Shape shape;
+  int file = 0;
+  uint64_t offset = 0; // absolute, in bytes
+};
+
+/** Affine quantisation of one module; bits 0 means dense. */
+struct Quant {
+  int bits = 0;
+  int group_size = 0;
+};
+
+/** y = x W^T with W dense [out, in] or affine-packed; also stacks of experts
+ *  [E, out, in]. Owns its arrays. */
+struct Linear {
+  mx::array weight;
+  std::optional<mx::array> scales;
+  std::optional<mx::array> biases;
+  Quant quant;
+
+  /** x [..., in] -> [..., out], in x's dtype. */
+  mx::array operator()(const mx::array& x) const;
+  /** x [n, k, in], expert ids [n, k] -> [n, k, out]. */
+  mx::array gather(const mx::array& x, const mx::array& ids) const;
+  /** Rows of a matrix used as an embedding: ids [n] -> [n, in]. */
+  mx::array rows(const mx::array& ids, mx::Dtype dtype) const;
+  size_t nbytes() const;
+};
+
+class Weights {
+ public:
+  /** `quant` maps module paths of the pack to their widths, with the pack-wide
+   *  width under "". Throws ModelFormatError for a tensor that does not lie
+   *  inside its file or whose bytes do not match its dtype and shape. */
+  Weights(
+      Layout layout,
+      std::vector<std::string> files,
+      std::map<std::string, TensorRef> tensors,
+      std::map<std::string, Quant> quant,
+      mx::Dtype dtype);
+
+  Layout layout() const {
+    return layout_;
+  }
+  mx::Dtype dtype() const {
+    return dtype_;
+  }
+  bool has(const std::string& name) const {
+    return tensors_.contains(name);
+  }
+  const TensorRef& ref(const std::string& name) const;
+  const std::string& path(int file) const {
+    return paths_[file];
+  }
+
+  /** A dense floating tensor of exactly `shape`, as `dtype`. */
+  mx::array dense(
+      const std::string& name,
+      const mx::Shape& shape,
+      mx::Dtype dtype);
+  /** A norm weight as 1 + w (its effective value), whatever its container. */
+  mx::array norm(const std::string& name, int size, bool one_centred);
+  /** Integer buffer; its values are small. */
+  std::vector<int64_t> integers(const std::string& name, int size);
+  /** The matrix `module`.weight [..., out, in], dense or quantised. */
+  Linear linear(const std::string& module, const mx::Shape& shape);
+  /** Stored without ".weight" in the released layout (packed experts). */
+  Linear packed(const std::string& name, const mx::Shape& shape);
+  /** Width of a module that has scales, for rows of `columns` values. */
+  Quant quant(const std::string& module, int columns) const;
+
+  /** Names a tensor as used, for those that are read elsewhere. */
+  void claim(const std::string& name);
+  /** Throws ModelFormatError naming a tensor that nobody asked for. */
+  void require_all_used() const;
+  /** Bytes read so far, by kind of tensor ("dense", "4-bit", ...). */
+  const std::map<std::string, uint64_t>& bytes_by_kind() const {
+    return bytes_by_kind_;
+  }
+
+ private:
+  mx::array read(const std::string& name, const TensorRef& ref);
+  const TensorRef& expect(
+      const std::string& name,
+      const mx::Shape& shape,
+      std::initializer_list<const char*> dtypes);
+
+  Layout layout_;
+  std::vector<std::string> paths_;
+  std::vector<File> files_;
+  std::map<std::string, TensorRef> tensors_;
+  std::map<std::string, Quant> quant_;
+  mx::Dtype dtype_;
+  std::set<std::string> used_;
+  std::map<std::string, uint64_t> bytes_by_kind_;
+};
+
+/** `a`, evaluated: at load, so that no stored form outlives its conversion. */
+mx::array settled(mx::array a);
+
+/** "[2, 3]", as error messages print shapes. */
+std::string to_string(const mx::Shape& shape);
+
+} // namespace qwenmtp::model

@@ -1,0 +1,73 @@
+/** What the network remembers of a token sequence: one entry a layer, and the
+ *  window of the last forward until it is committed. Copies share arrays and
+ *  cost nothing; arrays are never written in place once shared. */
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include <mlx/mlx.h>
+
+#include "state/kv_cache.h"
+
+namespace qwenmtp::state {
+
+/** Gated DeltaNet: convolution tail and delta-rule state after `len` tokens. */
+struct GdnState {
+  mx::array conv;  // [kernel - 1, channels], pre-convolution, oldest row first
+  mx::array delta; // [Hv, Dv, Dk] float32
+};
+
+/** N-gram embedding: convolution tail and the ids that the next token hashes
+ *  with. */
+struct PleState {
+  mx::array conv; // [(kernel - 1) * ngram_size, C * H], normalised rows
+  std::vector<int64_t> ids; // [ngram_size - 1], oldest first, eos padded
+};
+
+/** Inputs of a window's recurrences: what a commit of its first rows needs. */
+struct GdnWindow {
+  GdnState before;
+  mx::array conv_rows; // [kernel - 1 + n, channels]
+  mx::array q;         // [n, Hk, Dk]
+  mx::array k;         // [n, Hk, Dk]
+  mx::array v;         // [n, Hv, Dv]
+  mx::array decay;     // [n, Hv] float32
+  mx::array beta;      // [n, Hv]
+};
+
+struct PleWindow {
+  mx::array conv_rows;      // [tail + n, C * H]
+  std::vector<int64_t> ids; // [ngram_size - 1 + n]
+};
+
+struct LayerState {
+  std::variant<GdnState, KvCache> mixer;
+  std::optional<PleState> ple;
+  std::optional<GdnWindow> gdn_window;
+  std::optional<PleWindow> ple_window;
+};
+
+struct TrunkState {
+  std::vector<LayerState> layers;
+  int len = 0;    // tokens forwarded and committed
+  int window = 0; // rows of the last forward that are not committed yet
+};
+
+/** The MTP head's own attention cache: row j holds (hidden j, token j + 1). */
+struct MtpState {
+  KvCache cache;
+  int base = 0; // tokens before row 0; above 0 only after a history reset
+
+  int len() const {
+    return cache.len();
+  }
+};
+
+/** Every array of a state, for evaluation. */
+std::vector<mx::array> arrays(const TrunkState& state);
+std::vector<mx::array> arrays(const MtpState& state);
+
+} // namespace qwenmtp::state
