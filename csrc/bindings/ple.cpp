@@ -126,6 +126,7 @@ void register_ple(nb::module_& m) {
       .value("bfloat16_fused", ple::RowType::kBfloat16Fused);
   nb::enum_<ple::Coding>(m, "Coding")
       .value("bf16", ple::Coding::kBf16)
+      .value("f32", ple::Coding::kF32)
       .value("affine", ple::Coding::kAffine)
       .value("fp8", ple::Coding::kFp8);
   nb::class_<ple::RowFormat>(m, "RowFormat")

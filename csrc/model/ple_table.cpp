@@ -58,8 +58,9 @@ ple::Shard shard(
     const ple::RowFormat& format) {
   const auto& shape = w.ref(module + ".weight").shape;
   int rows = shape.empty() ? 0 : shape[0];
-  if (format.coding == ple::Coding::kBf16) {
-    return {rows, {plane(w, module + ".weight", "BF16", {rows, format.dim})}};
+  if (format.coding != ple::Coding::kAffine) {
+    auto dtype = format.coding == ple::Coding::kF32 ? "F32" : "BF16";
+    return {rows, {plane(w, module + ".weight", dtype, {rows, format.dim})}};
   }
   int groups = format.dim / format.group_size;
   return {
@@ -105,6 +106,8 @@ std::shared_ptr<ple::Stager> open_ngram_table(
     spec.format.coding = ple::Coding::kAffine;
     spec.format.bits = q.bits;
     spec.format.group_size = q.group_size;
+  } else if (w.ref(modules[0] + ".weight").dtype == "F32") {
+    spec.format.coding = ple::Coding::kF32;
   }
   int64_t rows = 0;
   for (const auto& name : modules) {

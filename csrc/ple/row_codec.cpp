@@ -91,6 +91,18 @@ void decode_as(const RowFormat& format, const std::byte* record, T* out) {
     }
     return;
   }
+  if (format.coding == Coding::kF32) {
+    for (int i = 0; i < format.dim; ++i) {
+      float value;
+      std::memcpy(&value, record + sizeof(value) * i, sizeof(value));
+      if constexpr (kWide) {
+        out[i] = value;
+      } else {
+        out[i] = narrow(value);
+      }
+    }
+    return;
+  }
   if (format.coding == Coding::kFp8) {
     static const auto kValues = [] {
       std::array<float, 256> values{};
@@ -133,6 +145,8 @@ size_t RowFormat::plane_bytes(int plane) const {
   switch (coding) {
     case Coding::kBf16:
       return 2 * n;
+    case Coding::kF32:
+      return 4 * n;
     case Coding::kFp8:
       return n;
     case Coding::kAffine:

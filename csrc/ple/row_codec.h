@@ -19,6 +19,7 @@ enum class RowType { kFloat32, kBfloat16, kBfloat16Fused };
 
 enum class Coding {
   kBf16,   // dim bf16 values
+  kF32,    // dim float values
   kAffine, // dim codes of `bits`, low bits first; bf16 scale, bias per group
   kFp8,    // dim E4M3 values times one scale for the whole table
 };

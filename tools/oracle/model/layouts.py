@@ -18,7 +18,7 @@ def load_checkpoint(path: Path):
         with safe_open(str(file), framework="pt") as f:
             if file.name == "ngram-table.safetensors":
                 tensors["ngram.meta"] = f.metadata()
-            for key in f.keys(): - not a mapping
+            for key in f.keys():  # not a mapping
                 tensors[key] = f.get_tensor(key)
     if any(k.startswith("language_model.") for k in tensors):
         tensors = unpack(config, tensors, torch)
