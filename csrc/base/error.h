@@ -64,6 +64,12 @@ struct PleReadError : Error {
   }
 };
 
+/** The caller cancelled where no partial answer can be returned. */
+struct Cancelled : Error {
+  explicit Cancelled(const std::string& message) : Error("cancelled", message) {
+  }
+};
+
 /** A broken invariant of our own; never the caller's doing. */
 struct InternalError : Error {
   explicit InternalError(const std::string& message)

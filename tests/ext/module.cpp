@@ -9,4 +9,6 @@ NB_MODULE(_qwenmtp_testing, m) {
   nb::module_::import_("qwenmtp._core"); // its types are used here
   qwenmtp::testing::register_model(m);
   qwenmtp::testing::register_ple(m);
+  register_decode(m);
+  register_sampling(m);
 }

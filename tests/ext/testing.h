@@ -9,3 +9,5 @@ void register_model(nanobind::module_& m);
 void register_ple(nanobind::module_& m);
 
 } // namespace qwenmtp::testing
+void register_decode(nanobind::module_& m);
+void register_sampling(nanobind::module_& m);

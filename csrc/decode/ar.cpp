@@ -1,0 +1,44 @@
+#include "decode/ar.h"
+
+namespace qwenmtp::decode {
+
+void ArLoop::advance() {
+  Turn& t = turn_;
+  if (t.room() <= 0) {
+    done_ = true;
+    return;
+  }
+  if (!t.tokens.empty()) {
+    forward_last();
+  }
+  const HostRows rows(t.tip->logits);
+  const auto row = rows[t.tip->row];
+  const int32_t token = t.sample(row);
+  t.append(token, row);
+  t.statistics.rounds++;
+  t.release();
+  done_ = t.repeats() || t.room() <= 0;
+  if (t.is_stop(token)) {
+    t.stop_origin = StopOrigin::primary;
+    done_ = true;
+  }
+}
+
+/** Forwards the token that the previous step emitted. */
+void ArLoop::forward_last() {
+  Turn& t = turn_;
+  const Stopwatch watch(t.statistics.seconds.verify);
+  const Rows next =
+      t.network.forward({&t.tokens.back(), 1}, LogitRows::last, false);
+  t.statistics.verify_calls++;
+  t.tip = Tip{*next.logits, std::nullopt, 0};
+  auto arrays = t.network.leaves();
+  arrays.push_back(t.tip->logits);
+  if (t.options.async) {
+    mx::async_eval(arrays);
+  } else {
+    mx::eval(arrays);
+  }
+}
+
+}  // namespace qwenmtp::decode

@@ -1,0 +1,384 @@
+#include "decode/mtp.h"
+
+#include <algorithm>
+
+#include "sampling/acceptance.h"
+#include "sampling/block_verify.h"
+
+namespace qwenmtp::decode {
+
+using sampling::Distribution;
+
+std::vector<int32_t> window_ids(
+    int32_t primary,
+    std::span<const int32_t> drafts) {
+  std::vector<int32_t> ids{primary};
+  ids.insert(ids.end(), drafts.begin(), drafts.end());
+  return ids;
+}
+
+MtpLoop::MtpLoop(Turn& turn)
+    : turn_(turn),
+      policy_(turn.options.depth, turn.options.auto_depth),
+      copying_(turn.options.context_copy && !turn.options.target.penalised()) {
+  if (copying_) {
+    copy_.emplace(turn.prompt);
+  }
+  turn.statistics.copy.active = copying_;
+}
+
+void MtpLoop::advance() {
+  switch (phase_) {
+    case Phase::head:
+      return head();
+    case Phase::body:
+      return body();
+    case Phase::bonus:
+      return bonus();
+    case Phase::done:
+      return;
+  }
+}
+
+void MtpLoop::close() {
+  if (!copy_) {
+    return;
+  }
+  CopyStatistics& copy = turn_.statistics.copy;
+  copy.suspended = copy_->suspended(turn_.tokens.size());
+  copy.backoff_tokens = copy_->backoff();
+}
+
+/** Takes the pending primary, or draws a fresh one and releases it. */
+void MtpLoop::head() {
+  Turn& t = turn_;
+  if (t.room() <= 0 || t.repeats()) {
+    phase_ = Phase::done;
+    return;
+  }
+  t.statistics.rounds++;
+  if (t.pending) {
+    primary_ = *t.pending;
+    t.pending.reset();
+  } else {
+    const HostRows rows(t.tip->logits);
+    const auto row = rows[t.tip->row];
+    primary_ = t.sample(row);
+    t.append(primary_, row);
+    t.release();
+  }
+  phase_ = Phase::body;
+}
+
+void MtpLoop::body() {
+  Turn& t = turn_;
+  if (t.room() <= 0 || t.is_stop(primary_)) {
+    if (t.is_stop(primary_)) {
+      t.stop_origin = StopOrigin::primary;
+    }
+    // Emitted, never forwarded: the final commit owes the trunk this token.
+    t.pending = primary_;
+    phase_ = Phase::done;
+    return;
+  }
+  begin_history();
+  if (copying_ && copy_round()) {
+    return;
+  }
+  draft_round(std::min(policy_.next(), t.room()));
+}
+
+void MtpLoop::begin_history() {
+  Network& network = turn_.network;
+  const int limit = turn_.options.history_reset_rows;
+  if (!committed_history()) {
+    network.reset_history();
+  } else if (limit > 0 && history_appended_ >= limit) {
+    network.reset_history();
+    history_appended_ = 0;
+    turn_.statistics.history_live_resets++;
+  }
+  history_mark_ = network.history_len();
+}
+
+/** Appends committed rows, counted towards the history's bound. */
+void MtpLoop::append_history(
+    const mx::array& hidden,
+    std::span<const int32_t> ids) {
+  history_appended_ += static_cast<int>(ids.size());
+  if (!ids.empty()) {
+    turn_.network.append_history(hidden, ids);
+  }
+}
+
+/** Schedules whatever the commit left unevaluated, so that no graph grows from
+ *  round to round. */
+void MtpLoop::settle() {
+  mx::async_eval(turn_.network.leaves());
+}
+
+void MtpLoop::bonus() {
+  Turn& t = turn_;
+  phase_ = Phase::head;
+  if (t.room() <= 0) {
+    return;
+  }
+  const Stopwatch watch(t.statistics.seconds.bonus);
+  const HostRows rows(t.tip->logits);
+  const auto row = rows[t.tip->row];
+  const int32_t token = t.sample(row);
+  t.append(token, row);
+  t.pending = token;
+  t.statistics.bonus_tokens++;
+  t.release();
+  if (t.is_stop(token)) {
+    t.stop_origin = StopOrigin::bonus;
+    phase_ = Phase::done;
+  }
+}
+
+// ---- draft, verify, accept ----
+
+void MtpLoop::draft_round(int depth) {
+  Statistics& stats = turn_.statistics;
+  const double draft_before = stats.seconds.draft;
+  const double verify_before = stats.seconds.verify;
+  stats.rounds_by_depth[depth]++;
+  stats.expected_tokens += policy_.expected_tokens(depth);
+
+  Window window;
+  propose(window, depth);
+  turn_.poll();
+  verify(window);
+  const HostRows rows(*window.rows->logits);
+  const Verdict verdict = accept(window, rows);
+  stats.accepted_drafts += verdict.accepted;
+  stats.rejected_drafts += verdict.rejected;
+  policy_.record(
+      {depth,
+       verdict.accepted + verdict.rejected,
+       verdict.accepted,
+       stats.seconds.draft - draft_before,
+       stats.seconds.verify - verify_before});
+  if (verdict.accepted == depth) {
+    commit_whole(window, rows);
+  } else {
+    commit_part(window, rows, verdict);
+  }
+}
+
+/** The draft chain: depth 1 sees the trunk's hidden, deeper steps the head's
+ *  own. Its first history row is final, the others are speculative. */
+void MtpLoop::propose(Window& window, int depth) {
+  Turn& t = turn_;
+  const Stopwatch watch(t.statistics.seconds.draft);
+  const bool greedy = t.draft.params().greedy();
+  int32_t token = primary_;
+  mx::array hidden = t.tip->hidden_row();
+  if (depth == 0 && committed_history()) {
+    t.network.append_history(hidden, {&token, 1});
+  }
+  for (int d = 0; d < depth; d++) {
+    t.poll();
+    const Rows out = t.network.draft(hidden, token, d + 1);
+    const HostRows rows(*out.logits);
+    if (greedy) {
+      token = t.draft.argmax(rows[0]);
+      window.proposals.push_back(Distribution::point(token));
+    } else {
+      window.proposals.push_back(t.draft.distribution(rows[0]));
+      token = t.draws.token(window.proposals.back());
+    }
+    window.drafts.push_back(token);
+    hidden = out.hidden;
+    t.statistics.drafted_tokens++;
+    t.statistics.drafted_by_depth[d]++;
+  }
+}
+
+void MtpLoop::verify(Window& window) {
+  Turn& t = turn_;
+  const Stopwatch watch(t.statistics.seconds.verify);
+  if (!capture_lane()) {
+    window.before = t.network.snapshot();
+  }
+  window.rows = t.network.forward(
+      window_ids(primary_, window.drafts),
+      LogitRows::all,
+      capture_lane());
+  t.statistics.verify_calls++;
+  mx::eval(*window.rows->logits, window.rows->hidden);
+}
+
+MtpLoop::Verdict MtpLoop::accept(const Window& window, const HostRows& rows) {
+  const Stopwatch watch(turn_.statistics.seconds.accept);
+  return turn_.greedy() ? accept_greedy(window, rows)
+                        : accept_sampled(window, rows);
+}
+
+void MtpLoop::tested(size_t d, double probability, bool accepted) {
+  Statistics& stats = turn_.statistics;
+  stats.tested_by_depth[d]++;
+  stats.accepted_by_depth[d] += accepted;
+  stats.accept_probability_sum_by_depth[d] += probability;
+}
+
+MtpLoop::Verdict MtpLoop::accept_greedy(
+    const Window& window,
+    const HostRows& rows) {
+  Turn& t = turn_;
+  sampling::TokenCounts prefix = t.counts;
+  const sampling::Steering steering{
+      t.options.target.penalised() ? &prefix : nullptr,
+      {}};
+  Verdict verdict;
+  for (size_t d = 0; d < window.drafts.size(); d++) {
+    const int32_t draft = window.drafts[d];
+    const bool ok = t.target.argmax(rows[d], steering) == draft;
+    tested(d, ok ? 1.0 : 0.0, ok);
+    if (!ok) {
+      verdict.rejected = true;
+      break;
+    }
+    verdict.accepted++;
+    prefix[draft]++;
+    if (t.is_stop(draft)) {
+      break;
+    }
+  }
+  return verdict;
+}
+
+MtpLoop::Verdict MtpLoop::accept_sampled(
+    const Window& window,
+    const HostRows& rows) {
+  Turn& t = turn_;
+  sampling::TokenCounts prefix = t.counts;
+  const sampling::Steering steering{
+      t.options.target.penalised() ? &prefix : nullptr,
+      {}};
+  // Block verification needs every row before its first coin; a penalised row
+  // depends on what was accepted before it.
+  std::optional<sampling::BlockVerifier> block;
+  if (t.options.block_verify && !t.options.target.penalised()) {
+    std::vector<Distribution> p;
+    for (size_t d = 0; d < window.drafts.size(); d++) {
+      p.push_back(
+          t.target.distribution(rows[d], {}, sampling::Normalise::once));
+    }
+    block.emplace(p, window.proposals, window.drafts);
+  }
+  Verdict verdict;
+  for (size_t d = 0; d < window.drafts.size(); d++) {
+    const int32_t draft = window.drafts[d];
+    const Distribution& q = window.proposals[d];
+    Distribution p;
+    if (!block) {
+      p = t.target.distribution(rows[d], steering);
+    }
+    const double probability =
+        block ? block->coin(d) : acceptance_probability(p, q, draft);
+    const bool ok = t.draws.accept(probability);
+    tested(d, probability, ok);
+    if (!ok) {
+      verdict.rejected = true;
+      verdict.correction =
+          t.draws.token(block ? block->residual(d) : sampling::residual(p, q));
+      break;
+    }
+    verdict.accepted++;
+    prefix[draft]++;
+    if (t.is_stop(draft)) {
+      break;
+    }
+  }
+  return verdict;
+}
+
+/** Every draft accepted: the trunk is right as it stands. */
+void MtpLoop::commit_whole(const Window& window, const HostRows& rows) {
+  Turn& t = turn_;
+  const int n = static_cast<int>(window.drafts.size());
+  {
+    const Stopwatch watch(t.statistics.seconds.commit);
+    if (capture_lane()) {
+      t.network.keep_window();
+    }
+    if (committed_history()) {
+      t.network.truncate_history(history_mark_ + 1);
+      append_history(slice_rows(window.rows->hidden, 0, n), window.drafts);
+    }
+    settle();
+  }
+  for (int d = 0; d < n; d++) {
+    t.append(window.drafts[d], rows[d]);
+  }
+  t.tip = Tip{*window.rows->logits, window.rows->hidden, n};
+  t.release();
+  phase_ = Phase::bonus;
+  if (n > 0 && t.is_stop(window.drafts.back())) {
+    t.stop_origin = StopOrigin::accepted_draft;
+    phase_ = Phase::done;
+  }
+}
+
+/** A rejection, or a stop accepted before the last draft. */
+void MtpLoop::commit_part(
+    const Window& window,
+    const HostRows& rows,
+    const Verdict& verdict) {
+  Turn& t = turn_;
+  const int accepted = verdict.accepted;
+  std::vector<int32_t> emitted(
+      window.drafts.begin(),
+      window.drafts.begin() + accepted);
+  if (verdict.correction) {
+    emitted.push_back(*verdict.correction);
+    t.statistics.correction_tokens++;
+  }
+  for (size_t d = 0; d < emitted.size(); d++) {
+    t.append(emitted[d], rows[static_cast<int>(d)]);
+  }
+  if (capture_lane()) {
+    const Stopwatch watch(t.statistics.seconds.commit);
+    t.network.commit(1 + accepted);
+    t.statistics.capture_commits++;
+    t.tip = Tip{*window.rows->logits, window.rows->hidden, accepted};
+    if (verdict.correction) {
+      t.pending = verdict.correction;
+      t.statistics.deferred_correction_repairs++;
+    }
+    if (committed_history()) {
+      t.network.truncate_history(history_mark_ + 1);
+      append_history(
+          slice_rows(window.rows->hidden, 0, accepted),
+          std::span(window.drafts).first(accepted));
+    }
+  } else {
+    const Stopwatch watch(t.statistics.seconds.repair);
+    t.network.restore(*window.before);
+    const Rows again = t.network.forward(
+        window_ids(primary_, emitted),
+        LogitRows::last,
+        false);
+    t.statistics.reforward_repairs++;
+    mx::eval(*again.logits, again.hidden);
+    const int n = static_cast<int>(emitted.size());
+    t.tip = Tip{*again.logits, slice_rows(again.hidden, n, n + 1), 0};
+    if (committed_history()) {
+      t.network.truncate_history(history_mark_ + 1);
+      append_history(slice_rows(again.hidden, 0, n), emitted);
+    }
+  }
+  settle();
+  t.release();
+  phase_ = Phase::head;
+  const int32_t last = emitted.empty() ? primary_ : emitted.back();
+  if (!emitted.empty() && t.is_stop(last)) {
+    t.stop_origin = verdict.correction ? StopOrigin::residual_correction
+                                       : StopOrigin::accepted_draft;
+    phase_ = Phase::done;
+  }
+}
+
+}  // namespace qwenmtp::decode

@@ -1,0 +1,72 @@
+/** What the decode loops need of a network: rows in, rows out, lazily. The real
+ *  model and the scripted trunk of the tests stand behind it. */
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <mlx/mlx.h>
+
+namespace qwenmtp::decode {
+
+namespace mx = mlx::core;
+
+/** Which rows of a trunk forward get logits. */
+enum class LogitRows { none, last, all };
+
+struct Rows {
+  std::optional<mx::array> logits;  // [n, V], [1, V] or none
+  mx::array hidden;                 // [n, W], one row per token forwarded
+};
+
+class Network {
+ public:
+  /** Everything forwards change, at one moment; shares its arrays. */
+  class Snapshot {
+   public:
+    virtual ~Snapshot() = default;
+  };
+
+  virtual ~Network() = default;
+
+  /** Tokens that the trunk holds, an open window included. */
+  virtual int trunk_len() const = 0;
+
+  /** Forwards n >= 1 tokens. With open_window they are provisional until commit
+   *  or keep_window, else final. */
+  virtual Rows forward(
+      std::span<const int32_t> ids,
+      LogitRows which,
+      bool open_window) = 0;
+
+  /** Ends the window: its first keep_rows rows stay, as if the others had never
+   *  been forwarded. */
+  virtual void commit(int keep_rows) = 0;
+  /** Ends the window with every row kept; nothing is replayed. */
+  virtual void keep_window() = 0;
+
+  virtual std::unique_ptr<Snapshot> snapshot() const = 0;
+  virtual void restore(const Snapshot& snapshot) = 0;
+
+  /** Rows of the draft head's history. */
+  virtual int history_len() const = 0;
+  /** One draft step of the given depth (1 is the first): appends the history
+   *  row (hidden [1, W], token) and returns logits [1, V] and the head's own
+   *  hidden [1, W]. */
+  virtual Rows draft(const mx::array& hidden, int32_t token, int depth) = 0;
+  /** Appends rows (hidden[i], ids[i]) without drafting from them. */
+  virtual void append_history(
+      const mx::array& hidden,
+      std::span<const int32_t> ids) = 0;
+  virtual void truncate_history(int len) = 0;
+  /** Empties the history in mid-stream; positions go on from the trunk's. */
+  virtual void reset_history() = 0;
+
+  /** Arrays of the state that may still be unevaluated. */
+  virtual std::vector<mx::array> leaves() const = 0;
+};
+
+}  // namespace qwenmtp::decode

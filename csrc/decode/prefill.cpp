@@ -1,0 +1,115 @@
+#include "decode/prefill.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace qwenmtp::decode {
+
+Prefill::Prefill(
+    Network& network,
+    std::vector<int32_t> prompt,
+    std::optional<Tip> stored,
+    const PrefillOptions& options,
+    bool keep_history,
+    bool keep_hidden)
+    : network_(network),
+      prompt_(std::move(prompt)),
+      tip_(std::move(stored)),
+      keep_history_(keep_history),
+      keep_hidden_(keep_hidden),
+      chunk_(options.chunk),
+      warm_(network.trunk_len() > 0),
+      fused_(
+          warm_ && static_cast<int>(prompt_.size()) - network.trunk_len() <=
+                       options.fused_suffix) {
+  const int len = static_cast<int>(prompt_.size());
+  const int held = network.trunk_len();
+  if (len == 0) {
+    throw InvalidArgument(
+        "[prefill] empty prompt, expected at least one token");
+  }
+  if (held > len) {
+    throw InvalidArgument(
+        "[prefill] prefix of " + std::to_string(held) +
+        " tokens behind a prompt of " + std::to_string(len));
+  }
+  done_ = held == len;
+  const bool needs_tip = done_ || (warm_ && keep_history_);
+  if (needs_tip && (!tip_ || (keep_hidden_ && !tip_->hidden))) {
+    throw InvalidArgument(
+        "[prefill] prefix without its last row and hidden, expected both");
+  }
+}
+
+int Prefill::step(Times& times) {
+  const Stopwatch watch(times.prefill);
+  const int held = network_.trunk_len();
+  const int left = static_cast<int>(prompt_.size()) - held;
+  if (warm_ && keep_history_ && tip_) {
+    append(tip_->hidden_row(), held, 1, times);
+  }
+  tip_.reset();
+  if (left == 1 || fused_) {
+    last(left, times);
+  } else {
+    body(chunk_ > 0 ? std::min(chunk_, left - 1) : left - 1, times);
+  }
+  return network_.trunk_len();
+}
+
+/** n tokens that are not the last: cache-only. */
+void Prefill::body(int n, Times& times) {
+  const int begin = network_.trunk_len();
+  const auto ids = std::span(prompt_).subspan(begin, n);
+  const mx::array hidden = network_.forward(ids, LogitRows::none, false).hidden;
+  if (keep_history_) {
+    const bool whole = begin == 0 && n + 1 == static_cast<int>(prompt_.size());
+    if (whole) {
+      whole_body_ = hidden;
+    } else {
+      append(hidden, begin + 1, n, times);
+    }
+  }
+  auto arrays = network_.leaves();
+  arrays.push_back(hidden);
+  mx::eval(arrays);
+}
+
+/** The last n tokens: one for a cold prompt, so that its row is that of a
+ *  one-row forward; all of a short suffix. */
+void Prefill::last(int n, Times& times) {
+  const int begin = network_.trunk_len();
+  const auto ids = std::span(prompt_).subspan(begin, n);
+  const Rows rows = network_.forward(ids, LogitRows::last, false);
+  if (whole_body_) {
+    append(*whole_body_, 1, begin, times);
+    whole_body_.reset();
+  }
+  if (keep_history_ && n > 1) {
+    append(slice_rows(rows.hidden, 0, n - 1), begin + 1, n - 1, times);
+  }
+  tip_ = Tip{*rows.logits, std::nullopt, 0};
+  if (keep_hidden_) {
+    tip_->hidden = slice_rows(rows.hidden, n - 1, n);
+  }
+  auto arrays = network_.leaves();
+  arrays.push_back(tip_->logits);
+  if (tip_->hidden) {
+    arrays.push_back(*tip_->hidden);
+  }
+  mx::eval(arrays);
+  done_ = true;
+}
+
+/** History rows (hidden[i], prompt[first_id + i]). */
+void Prefill::append(
+    const mx::array& hidden,
+    int first_id,
+    int n,
+    Times& times) {
+  const Stopwatch watch(times.prefill_history);
+  network_.append_history(hidden, std::span(prompt_).subspan(first_id, n));
+}
+
+}  // namespace qwenmtp::decode
