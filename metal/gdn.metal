@@ -1,0 +1,374 @@
+// Gated DeltaNet between its two projections: convolution, gates, the delta
+// rule over one recurrent state a value head, gated norm.
+//
+// A projected row is [q HK*DK | k HK*DK | v HV*DV | z HV*DV | a HV | b HV], in
+// model type T. `gdn_round<T>` marks each point where the model rounds to T.
+//
+// Nothing is updated in place, so a round's rows stay provisional until the
+// next launch: `tail` and `state` are what the window before the last left,
+// `prev` that window's rows, of which the first `keep` count. Each launch
+// applies them first and hands out the state it reached.
+
+template <typename T>
+METAL_FUNC float gdn_round(float v) {
+  return static_cast<float>(static_cast<T>(v));
+}
+
+METAL_FUNC float gdn_sigmoid(float v) {
+  return 1.0f / (1.0f + metal::exp(-v));
+}
+
+// log(1 + e^v); the quotient undoes the rounding of 1 + u where u is small.
+METAL_FUNC float gdn_softplus(float v) {
+  const float u = metal::exp(-metal::abs(v));
+  const float w = 1.0f + u;
+  const float log1p = w == 1.0f ? u : metal::log(w) * (u / (w - 1.0f));
+  return metal::max(v, 0.0f) + log1p;
+}
+
+// gdn_inputs -- depthwise causal convolution, SiLU, l2 norm of q and k, gates.
+//   arrays    proj, prev: projected rows; tail [CONV-1, 2*HK*DK + HV*DV], oldest first
+//   grid      (32, 2*HK + HV, rows), threadgroup (32, 4, 1): one simdgroup per head and row
+//   memory    CONV rows of proj read, one written: 330 KB for 4 rows at the released size
+//   numerics  float, fma over taps oldest first; rounds after conv, sigmoid, SiLU, norm, scale;
+//             a + dt_bias and softplus round, g stays float
+//   law       Yang et al., arXiv 2412.06464; l2 epsilon 1e-6 on the sum of squares
+//@kernel   gdn_inputs
+//@template T:type HK:int HV:int DK:int DV:int CONV:int
+//@in       proj T rows, 2*HK*DK+2*HV*DV+2*HV
+//@in       prev T prev_rows, 2*HK*DK+2*HV*DV+2*HV
+//@in       keep int32 1
+//@in       tail T CONV-1, 2*HK*DK+HV*DV
+//@in       conv_w T 2*HK*DK+HV*DV, CONV
+//@in       a_log float32 HV
+//@in       dt_bias T HV
+//@out      q T rows, HK, DK
+//@out      k T rows, HK, DK
+//@out      v T rows, HV, DV
+//@out      g float32 rows, HV
+//@out      beta T rows, HV
+//@out      tail_out T CONV-1, 2*HK*DK+HV*DV
+//@grid     32, 2*HK+HV, rows
+//@group    32, 4, 1
+//@call     gdn_inputs<T, HK, HV, DK, DV, CONV>(proj, prev, keep[0], tail, conv_w, a_log,
+//@call         dt_bias, q, k, v, g, beta, tail_out, thread_position_in_grid.y,
+//@call         thread_position_in_grid.z, thread_index_in_simdgroup);
+template <typename T, int HK, int HV, int DK, int DV, int CONV, typename F, typename B>
+METAL_FUNC void gdn_inputs(
+    const device T* proj,
+    const device T* prev,
+    int keep,
+    const device T* tail,
+    const device T* conv_w,
+    F a_log,
+    B dt_bias,
+    device T* q,
+    device T* k,
+    device T* v,
+    device float* g,
+    device T* beta,
+    device T* tail_out,
+    int i_head,
+    int i_row,
+    int lane) {
+  constexpr int channels = 2 * HK * DK + HV * DV;
+  constexpr int width = channels + HV * DV + 2 * HV;
+  constexpr int most = (DK > DV ? DK : DV) / 32;
+  static_assert(DK % 32 == 0 && DV % 32 == 0, "a lane holds whole columns");
+  if (i_head >= 2 * HK + HV) {
+    return;
+  }
+  const bool is_value = i_head >= 2 * HK;
+  const int first = is_value ? 2 * HK * DK + (i_head - 2 * HK) * DV : i_head * DK;
+  const int n = (is_value ? DV : DK) / 32;
+
+  float c[most];
+  float square = 0.0f;
+  for (int j = 0; j < n; ++j) {
+    const int i_channel = first + lane + 32 * j;
+    float sum = 0.0f;
+    for (int t = 0; t < CONV; ++t) {
+      const int i_proj = i_row + t - (CONV - 1);   // row of this window
+      const int i_past = keep + i_row + t;         // row of tail, then prev
+      float x;
+      if (i_proj >= 0) {
+        x = static_cast<float>(proj[i_proj * width + i_channel]);
+      } else if (i_past >= CONV - 1) {
+        x = static_cast<float>(prev[(i_past - (CONV - 1)) * width + i_channel]);
+      } else {
+        x = static_cast<float>(tail[i_past * channels + i_channel]);
+      }
+      sum = metal::fma(static_cast<float>(conv_w[i_channel * CONV + t]), x, sum);
+    }
+    const float conv = gdn_round<T>(sum);
+    c[j] = gdn_round<T>(conv * gdn_round<T>(gdn_sigmoid(conv)));
+    square = metal::fma(c[j], c[j], square);
+    if (i_row == 0) {
+      for (int t = 0; t < CONV - 1; ++t) {
+        const int i_past = keep + t;
+        tail_out[t * channels + i_channel] = i_past >= CONV - 1
+            ? prev[(i_past - (CONV - 1)) * width + i_channel]
+            : tail[i_past * channels + i_channel];
+      }
+    }
+  }
+  const float inverse = metal::rsqrt(simd_sum(square) + 1e-6f);
+
+  if (!is_value) {
+    const bool is_query = i_head < HK;
+    const float scale = gdn_round<T>(metal::rsqrt(static_cast<float>(DK)));
+    const int at = (i_row * HK + (is_query ? i_head : i_head - HK)) * DK;
+    for (int j = 0; j < n; ++j) {
+      const float unit = gdn_round<T>(c[j] * inverse);
+      if (is_query) {
+        q[at + lane + 32 * j] = static_cast<T>(unit * scale);
+      } else {
+        k[at + lane + 32 * j] = static_cast<T>(unit);
+      }
+    }
+    return;
+  }
+  const int i_value = i_head - 2 * HK;
+  for (int j = 0; j < n; ++j) {
+    v[(i_row * HV + i_value) * DV + lane + 32 * j] = static_cast<T>(c[j]);
+  }
+  if (lane == 0) {
+    const int gates = i_row * width + channels + HV * DV + i_value;
+    const float a = gdn_round<T>(
+        static_cast<float>(proj[gates]) + static_cast<float>(dt_bias[i_value]));
+    const float decay = metal::exp(static_cast<float>(a_log[i_value]));
+    g[i_row * HV + i_value] = metal::exp(-decay * gdn_round<T>(gdn_softplus(a)));
+    beta[i_row * HV + i_value] =
+        static_cast<T>(gdn_sigmoid(static_cast<float>(proj[gates + HV])));
+  }
+}
+
+// One row of the delta rule on one state row, spread over a simdgroup: decay,
+// read with k, write the corrected value.
+template <int N, typename P>
+METAL_FUNC void gdn_advance(thread float (&s)[N], P k, float v, float g, float beta, int lane) {
+  float read = 0.0f;
+  for (int j = 0; j < N; ++j) {
+    s[j] *= g;
+    read = metal::fma(s[j], static_cast<float>(k[lane + 32 * j]), read);
+  }
+  const float delta = (v - simd_sum(read)) * beta;
+  for (int j = 0; j < N; ++j) {
+    s[j] = metal::fma(static_cast<float>(k[lane + 32 * j]), delta, s[j]);
+  }
+}
+
+template <int N, typename P>
+METAL_FUNC float gdn_read(thread float (&s)[N], P q, int lane) {
+  float out = 0.0f;
+  for (int j = 0; j < N; ++j) {
+    out = metal::fma(s[j], static_cast<float>(q[lane + 32 * j]), out);
+  }
+  return simd_sum(out);
+}
+
+// RMS norm of one head's output `o` [DV], weight, times sigmoid(z). `o` is
+// already rounded to T; norm, weight and gate round in turn.
+template <typename T, int DV, typename O, typename Z, typename Y>
+METAL_FUNC void gdn_gated_norm(O o, Z z, const device T* norm_w, float eps, Y out, int lane) {
+  float square = 0.0f;
+  for (int i = lane; i < DV; i += 32) {
+    const float b_o = static_cast<float>(o[i]);
+    square = metal::fma(b_o, b_o, square);
+  }
+  const float inverse = metal::rsqrt(simd_sum(square) / static_cast<float>(DV) + eps);
+  for (int i = lane; i < DV; i += 32) {
+    const float unit = gdn_round<T>(static_cast<float>(o[i]) * inverse);
+    const float scaled = gdn_round<T>(unit * static_cast<float>(norm_w[i]));
+    out[i] = static_cast<T>(scaled * gdn_sigmoid(static_cast<float>(z[i])));
+  }
+}
+
+// gdn_step -- one gated delta step per row, state kept in registers.
+//   arrays    q k [rows,HK,DK], v y [rows,HV,DV] in T; g [rows,HV], state [HV,DV,DK] in float
+//   grid      (32, DV, HV), threadgroup (32, 4, 1): one simdgroup per state row, DK/32 values a lane
+//   memory    state read once and written once: 6.3 MB at 48x128x128; rows negligible
+//   numerics  float, fma, fixed reduction order; decay before the read; y rounds once
+//   law       Yang et al., arXiv 2412.06464
+//@kernel   gdn_step
+//@template T:type HK:int HV:int DK:int DV:int
+//@in       q T rows, HK, DK
+//@in       k T rows, HK, DK
+//@in       v T rows, HV, DV
+//@in       g float32 rows, HV
+//@in       beta T rows, HV
+//@in       state float32 HV, DV, DK
+//@in       n_rows int32 1
+//@out      y T rows, HV, DV
+//@out      state_out float32 HV, DV, DK
+//@grid     32, DV, HV
+//@group    32, 4, 1
+//@call     gdn_step<T, HK, HV, DK, DV>(q, k, v, g, beta, state, n_rows[0], y, state_out,
+//@call         thread_position_in_grid.y, thread_position_in_grid.z, thread_index_in_simdgroup);
+template <typename T, int HK, int HV, int DK, int DV, typename G, typename B>
+METAL_FUNC void gdn_step(
+    const device T* q,
+    const device T* k,
+    const device T* v,
+    G g,
+    B beta,
+    const device float* state,
+    int n_rows,
+    device T* y,
+    device float* state_out,
+    int i_dv,
+    int i_value,
+    int lane) {
+  constexpr int n = DK / 32;
+  const int i_key = i_value / (HV / HK);
+  if (i_dv >= DV) {
+    return;
+  }
+  const int at = (i_value * DV + i_dv) * DK;
+  float s[n];
+  for (int j = 0; j < n; ++j) {
+    s[j] = state[at + lane + 32 * j];
+  }
+  for (int r = 0; r < n_rows; ++r) {
+    const int head = r * HV + i_value;
+    const int key = (r * HK + i_key) * DK;
+    gdn_advance(s, k + key, static_cast<float>(v[head * DV + i_dv]), g[head],
+                static_cast<float>(beta[head]), lane);
+    const float out = gdn_read(s, q + key, lane);
+    if (lane == 0) {
+      y[head * DV + i_dv] = static_cast<T>(out);
+    }
+  }
+  for (int j = 0; j < n; ++j) {
+    state_out[at + lane + 32 * j] = s[j];
+  }
+}
+
+// gdn_norm -- gated norm of gdn_step's output, one simdgroup per head and row.
+//   arrays    y [rows,HV,DV], proj as above, out [rows,HV*DV] in T
+//   grid      (32, HV, rows), threadgroup (32, 4, 1)
+//   memory    two reads and a write of rows*HV*DV
+//   numerics  float; rounds after norm, weight and gate
+//   law       model.md 7: the gate is a sigmoid
+//@kernel   gdn_norm
+//@template T:type HK:int HV:int DK:int DV:int
+//@in       y T rows, HV, DV
+//@in       proj T rows, 2*HK*DK+2*HV*DV+2*HV
+//@in       norm_w T DV
+//@in       eps float32 1
+//@out      out T rows, HV*DV
+//@grid     32, HV, rows
+//@group    32, 4, 1
+//@call     gdn_norm<T, HK, HV, DK, DV>(y, proj, norm_w, eps[0], out, thread_position_in_grid.y,
+//@call         thread_position_in_grid.z, thread_index_in_simdgroup);
+template <typename T, int HK, int HV, int DK, int DV>
+METAL_FUNC void gdn_norm(
+    const device T* y,
+    const device T* proj,
+    const device T* norm_w,
+    float eps,
+    device T* out,
+    int i_value,
+    int i_row,
+    int lane) {
+  constexpr int channels = 2 * HK * DK + HV * DV;
+  constexpr int width = channels + HV * DV + 2 * HV;
+  if (i_value >= HV) {
+    return;
+  }
+  const int head = (i_row * HV + i_value) * DV;
+  gdn_gated_norm<T, DV>(y + head, proj + i_row * width + channels + i_value * DV, norm_w, eps,
+                        out + head, lane);
+}
+
+// gdn_verify_rows -- commit the last window's kept rows, then run this window's
+// rows on a copy that is dropped; gated norm at the end.
+//   arrays    as gdn_step; prev_k prev_v prev_g prev_beta of the last window; 1..8 rows
+//   grid      (32, 16, HV), threadgroup (32, 16, 1): one threadgroup per value head
+//   memory    state read once and written once: 6.3 MB at 48x128x128; 16 KB shared
+//   numerics  row by row as gdn_step and gdn_norm: the same bits
+//   law       Yang et al., arXiv 2412.06464; commit(keep) = the kept rows decoded one by one
+//@kernel   gdn_verify_rows
+//@template T:type HK:int HV:int DK:int DV:int
+//@in       q T rows, HK, DK
+//@in       k T rows, HK, DK
+//@in       v T rows, HV, DV
+//@in       g float32 rows, HV
+//@in       beta T rows, HV
+//@in       proj T rows, 2*HK*DK+2*HV*DV+2*HV
+//@in       norm_w T DV
+//@in       eps float32 1
+//@in       state float32 HV, DV, DK
+//@in       prev_k T prev_rows, HK, DK
+//@in       prev_v T prev_rows, HV, DV
+//@in       prev_g float32 prev_rows, HV
+//@in       prev_beta T prev_rows, HV
+//@in       keep int32 1
+//@in       n_rows int32 1
+//@out      out T rows, HV*DV
+//@out      state_out float32 HV, DV, DK
+//@shared   float o[8 * DV]
+//@grid     32, 16, HV
+//@group    32, 16, 1
+//@call     gdn_verify_rows<T, HK, HV, DK, DV>(q, k, v, g, beta, proj, norm_w, eps[0], state,
+//@call         prev_k, prev_v, prev_g, prev_beta, keep[0], n_rows[0], out, state_out, o,
+//@call         threadgroup_position_in_grid.z, simdgroup_index_in_threadgroup,
+//@call         thread_index_in_simdgroup);
+template <typename T, int HK, int HV, int DK, int DV, typename G, typename B, typename PG, typename PB>
+METAL_FUNC void gdn_verify_rows(
+    const device T* q,
+    const device T* k,
+    const device T* v,
+    G g,
+    B beta,
+    const device T* proj,
+    const device T* norm_w,
+    float eps,
+    const device float* state,
+    const device T* prev_k,
+    const device T* prev_v,
+    PG prev_g,
+    PB prev_beta,
+    int keep,
+    int n_rows,
+    device T* out,
+    device float* state_out,
+    threadgroup float* o,
+    int i_value,
+    int i_simd,
+    int lane) {
+  constexpr int n = DK / 32;
+  constexpr int channels = 2 * HK * DK + HV * DV;
+  constexpr int width = channels + HV * DV + 2 * HV;
+  const int i_key = i_value / (HV / HK);
+  for (int i_dv = i_simd; i_dv < DV; i_dv += 16) {
+    const int at = (i_value * DV + i_dv) * DK;
+    float s[n];
+    for (int j = 0; j < n; ++j) {
+      s[j] = state[at + lane + 32 * j];
+    }
+    for (int r = 0; r < keep; ++r) {
+      const int head = r * HV + i_value;
+      gdn_advance(s, prev_k + (r * HK + i_key) * DK, static_cast<float>(prev_v[head * DV + i_dv]),
+                  prev_g[head], static_cast<float>(prev_beta[head]), lane);
+    }
+    for (int j = 0; j < n; ++j) {
+      state_out[at + lane + 32 * j] = s[j];
+    }
+    for (int r = 0; r < n_rows; ++r) {
+      const int head = r * HV + i_value;
+      const int key = (r * HK + i_key) * DK;
+      gdn_advance(s, k + key, static_cast<float>(v[head * DV + i_dv]), g[head],
+                  static_cast<float>(beta[head]), lane);
+      const float b_o = gdn_read(s, q + key, lane);
+      if (lane == 0) {
+        o[r * DV + i_dv] = gdn_round<T>(b_o);
+      }
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (int r = i_simd; r < n_rows; r += 16) {
+    gdn_gated_norm<T, DV>(o + r * DV, proj + r * width + channels + i_value * DV, norm_w, eps,
+                          out + (r * HV + i_value) * DV, lane);
+  }
+}

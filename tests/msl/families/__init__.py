@@ -1,0 +1,5 @@
+"""The cases of each kernel family: shapes that ship, and ragged ones."""
+
+from . import gdn
+
+ALL = [*gdn.CASES]

@@ -1,0 +1,1 @@
+"""Runs, lints and compiles the kernel text in metal/ on a machine without a GPU."""
