@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from msl.families import ALL
 from msl.harness.case import Case
 from msl.harness.cpu import SCHEDULES
@@ -14,6 +13,8 @@ def test_kernel(case: Case) -> None:
     inputs = case.inputs()
     first = case.run(inputs)
     case.check(first, inputs)
+    if "released" in case.shape:
+        return
     launches = [(schedule, False) for schedule in SCHEDULES if schedule != "ascending"] + [("random", True)]
     for schedule, cuda_grid in launches:
         again = case.run(inputs, schedule, cuda_grid)

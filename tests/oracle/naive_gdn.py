@@ -14,7 +14,18 @@ def sigmoid(v: Array) -> Array:
 
 
 def inputs(
-    qkv: Array, a: Array, b: Array, tail: Array, conv_w: Array, a_log: Array, dt_bias: Array, hk: int, dk: int, hv: int, dv: int, rnd: Round
+    qkv: Array,
+    a: Array,
+    b: Array,
+    tail: Array,
+    conv_w: Array,
+    a_log: Array,
+    dt_bias: Array,
+    hk: int,
+    dk: int,
+    hv: int,
+    dv: int,
+    rnd: Round,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """q, k [T,hk,dk], v [T,hv,dv], g, beta [T,hv] of rows that follow `tail`."""
     taps = conv_w.shape[1]

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-
 from msl.harness.case import Array, Case, normal, rounding, wide
 from msl.harness.spec import load
+
 from oracle import naive_gdn as naive
 
 KERNELS = load("gdn")
@@ -13,7 +13,7 @@ CONV = 4
 EPS = 1e-6
 
 # HK, HV, DK, DV
-GEOMETRY = {"demo": (2, 4, 128, 128), "ragged": (1, 3, 64, 96), "released": (16, 48, 128, 128)}
+GEOMETRY = {"demo": (2, 4, 128, 128), "ragged": (1, 3, 64, 32), "released": (16, 48, 128, 128)}
 
 
 def _sizes(geometry: str) -> tuple[int, int, int, int, int, int]:
@@ -40,7 +40,9 @@ def inputs_case(geometry: str, dtype: str, rows: int, prev: int, keep: int) -> C
         proj, before, _, tail, conv_w, a_log, dt_bias = wide(*arrays)
         past = np.concatenate([tail, before[:keep, :channels]])[-(CONV - 1) :]
         a, b = proj[:, -2 * hv : -hv], proj[:, -hv:]
-        q, k, v, g, beta = naive.inputs(proj[:, :channels], a, b, past, conv_w, a_log, dt_bias, hk, dk, hv, dv, rounding(dtype))
+        q, k, v, g, beta = naive.inputs(
+            proj[:, :channels], a, b, past, conv_w, a_log, dt_bias, hk, dk, hv, dv, rounding(dtype)
+        )
         return q, k, v, g, beta, past
 
     template = {"T": dtype, "HK": hk, "HV": hv, "DK": dk, "DV": dv, "CONV": CONV}
@@ -68,7 +70,13 @@ def step_case(geometry: str, dtype: str, rows: int) -> Case:
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
         return naive.steps(*wide(*arrays[:6]))
 
-    return Case(KERNELS["gdn_step"], f"{geometry}-{rows}rows", {"T": dtype, "HK": hk, "HV": hv, "DK": dk, "DV": dv}, build, oracle)
+    return Case(
+        KERNELS["gdn_step"],
+        f"{geometry}-{rows}rows",
+        {"T": dtype, "HK": hk, "HV": hv, "DK": dk, "DV": dv},
+        build,
+        oracle,
+    )
 
 
 def norm_case(geometry: str, dtype: str, rows: int) -> Case:
@@ -83,7 +91,13 @@ def norm_case(geometry: str, dtype: str, rows: int) -> Case:
         z = proj[:, channels : channels + hv * dv].reshape(rows, hv, dv)
         return [naive.gated_norm(y, z, w, EPS, rounding(dtype))]
 
-    return Case(KERNELS["gdn_norm"], f"{geometry}-{rows}rows", {"T": dtype, "HK": hk, "HV": hv, "DK": dk, "DV": dv}, build, oracle)
+    return Case(
+        KERNELS["gdn_norm"],
+        f"{geometry}-{rows}rows",
+        {"T": dtype, "HK": hk, "HV": hv, "DK": dk, "DV": dv},
+        build,
+        oracle,
+    )
 
 
 def verify_case(geometry: str, dtype: str, rows: int, prev: int, keep: int) -> Case:
@@ -95,7 +109,22 @@ def verify_case(geometry: str, dtype: str, rows: int, prev: int, keep: int) -> C
         proj, norm_w = normal(rng, dtype, rows, width), normal(rng, dtype, dv)
         state = normal(rng, "float32", hv, dv, dk)
         scalars = [np.array([keep], np.int32), np.array([rows], np.int32)]
-        return [q, k, v, g, beta, proj, norm_w, np.array([EPS], np.float32), state, prev_k, prev_v, prev_g, prev_beta, *scalars]
+        return [
+            q,
+            k,
+            v,
+            g,
+            beta,
+            proj,
+            norm_w,
+            np.array([EPS], np.float32),
+            state,
+            prev_k,
+            prev_v,
+            prev_g,
+            prev_beta,
+            *scalars,
+        ]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
         q, k, v, g, beta, proj, norm_w, _, state, prev_k, prev_v, prev_g, prev_beta, _, _ = wide(*arrays)
@@ -113,7 +142,7 @@ def verify_case(geometry: str, dtype: str, rows: int, prev: int, keep: int) -> C
 CASES = [
     *(inputs_case("demo", t, 4, 4, 2) for t in ("float32", "bfloat16", "float16")),
     inputs_case("demo", "bfloat16", 1, 1, 0),
-    inputs_case("ragged", "float32", 5, 8, 8),
+    inputs_case("ragged", "float32", 5, 2, 2),
     inputs_case("released", "bfloat16", 2, 4, 3),
     *(step_case("demo", t, 3) for t in ("float32", "bfloat16", "float16")),
     step_case("ragged", "float32", 5),
@@ -122,6 +151,6 @@ CASES = [
     norm_case("ragged", "float32", 3),
     *(verify_case("demo", t, 4, 4, 3) for t in ("float32", "bfloat16")),
     verify_case("demo", "bfloat16", 1, 1, 1),
-    verify_case("ragged", "float32", 8, 8, 0),
+    verify_case("ragged", "float32", 8, 8, 5),
     verify_case("released", "bfloat16", 4, 4, 2),
 ]

@@ -53,12 +53,22 @@ class Case:
             tolerance = max(TOLERANCE[n] for n in [*names, self.kernel.dtype(argument, self.template)])
             scale = np.abs(want).max() if want.size else 0.0
             np.testing.assert_allclose(
-                got.astype(np.float64), want, rtol=tolerance, atol=tolerance * max(scale, 1e-30) * 0.25, err_msg=argument.name
+                got.astype(np.float64),
+                want,
+                rtol=tolerance,
+                atol=tolerance * max(scale, 1e-30) * 0.25,
+                err_msg=argument.name,
             )
 
-    def run(self, inputs: Sequence[Array], schedule: str = "ascending", cuda_grid: bool = False) -> Result:
-        """Launches the kernel text on these inputs."""
-        return run(self.kernel, self.template, inputs, schedule, cuda_grid)
+    def run(
+        self,
+        inputs: Sequence[Array],
+        schedule: str = "ascending",
+        cuda_grid: bool = False,
+        cut: tuple[int, int] | None = None,
+    ) -> Result:
+        """Launches the kernel text on these inputs; see `cpu.run`."""
+        return run(self.kernel, self.template, inputs, schedule, cuda_grid, cut)
 
 
 def rounding(dtype: str) -> Callable[[Array], Array]:

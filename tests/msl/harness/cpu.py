@@ -52,10 +52,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """Outputs and findings of one launch; `tg_bytes` of threadgroup memory."""
+    """Outputs and findings of one launch.
+
+    `used`: elements of each input, then output, up to the highest access;
+    `tg_bytes`: size of all threadgroup arrays.
+    """
 
     outputs: list[np.ndarray]
     findings: list[Finding]
+    used: list[int]
     tg_bytes: int
 
 
@@ -65,7 +70,7 @@ def run(
     inputs: Sequence[np.ndarray],
     schedule: str = "ascending",
     cuda_grid: bool = False,
-    geometry: tuple[Shape, Shape] | None = None,
+    cut: tuple[int, int] | None = None,
 ) -> Result:
     """Launches a kernel and waits for it.
 
@@ -75,10 +80,10 @@ def run(
         inputs: One array an input, dtype and shape as the spec says.
         schedule: Which ready thread runs next: a key of SCHEDULES.
         cuda_grid: Whole threadgroups at the edges of the grid, as CUDA has it.
-        geometry: Grid and threadgroup in place of the spec's.
+        cut: Index of an input, or past these an output, and the elements it really has: a fault to report.
     """
     sizes = kernel.bind(template, [a.shape for a in inputs])
-    grid, group = geometry or kernel.geometry(sizes)
+    grid, group = kernel.geometry(sizes)
     meta = []
     for argument, array in zip(kernel.inputs, inputs, strict=True):
         want = numpy_dtype(kernel.dtype(argument, template))
@@ -89,6 +94,10 @@ def run(
     code = text.metal(kernel.name, _header(kernel), kernel.source, template, meta, outs)
     arrays = [np.ascontiguousarray(a) for a in inputs]
     shapes = [tuple(evaluate(d, sizes) for d in a.dims) for a in kernel.outputs]
+    if cut and cut[0] < len(arrays):
+        arrays[cut[0]] = arrays[cut[0]].ravel()[: cut[1]]
+    elif cut:
+        shapes[cut[0] - len(arrays)] = (cut[1],)
     return run_text(code, [a.name for a in kernel.inputs], arrays, outs, shapes, grid, group, schedule, cuda_grid)
 
 
@@ -128,9 +137,10 @@ def run_text(
         lines = f"{f.file.decode()}:{f.line}" if f.line else " / ".join(program.line(pc) for pc in (f.pc1, f.pc2) if pc)
         findings.setdefault((f.kind.decode(), lines), Finding(f.kind.decode(), lines, f.text.decode()))
     results = [b.array() for b in buffers[len(inputs) :]]
+    used = [d.used // d.elem for d in launch.bufs[: len(buffers)]]
     for b in buffers:
         b.free()
-    return Result(results, list(findings.values()), sum(v.size for v in program.variables))
+    return Result(results, list(findings.values()), used, sum(v.size for v in program.variables))
 
 
 def refuse_bare_threadgroup(code: str) -> None:
@@ -157,6 +167,7 @@ class _Buffer(ctypes.Structure):
     _fields_ = [
         ("base", ctypes.c_void_p),
         ("size", ctypes.c_uint64),
+        ("used", ctypes.c_uint64),
         ("elem", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
         ("name", ctypes.c_char_p),
@@ -200,7 +211,9 @@ def _compile(key: str, arguments: Sequence[str], sources: Sequence[Path]) -> Pat
     if not out.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         built = CACHE / f"{key}.{os.getpid()}.so"
-        done = subprocess.run([CXX, *arguments, "-shared", "-o", built, *sources], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [CXX, *arguments, "-shared", "-o", built, *sources], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise RuntimeError(done.stderr)
         built.rename(out)
@@ -311,7 +324,7 @@ class _Guarded:
         ctypes.memmove(self.address, array.ctypes.data, self.n)
 
     def description(self) -> _Buffer:
-        return _Buffer(self.address, self.n, self.dtype.itemsize, self.flags, self.name)
+        return _Buffer(self.address, self.n, 0, self.dtype.itemsize, self.flags, self.name)
 
     def array(self) -> np.ndarray:
         return np.frombuffer(ctypes.string_at(self.address, self.n), self.dtype).reshape(self.shape).copy()

@@ -70,7 +70,9 @@ class Kernel:
                 if dim not in sizes and dim.isidentifier():
                     sizes[dim] = size
                 if evaluate(dim, sizes) != size:
-                    raise ValueError(f"[{self.name}] {argument.name} has shape {shape}, expected {dim} = {evaluate(dim, sizes)}")
+                    raise ValueError(
+                        f"[{self.name}] {argument.name} has shape {shape}, expected {dim} = {evaluate(dim, sizes)}"
+                    )
         return sizes
 
     def dtype(self, argument: Argument, template: Mapping[str, Value]) -> str:

@@ -55,7 +55,9 @@ class Input:
     ndim: int
 
 
-def parameters(source: str, inputs: Sequence[Input], outputs: Sequence[tuple[str, str]], atomic: bool = False) -> list[Parameter]:
+def parameters(
+    source: str, inputs: Sequence[Input], outputs: Sequence[tuple[str, str]], atomic: bool = False
+) -> list[Parameter]:
     """The parameters of the generated function, in order.
 
     Args:
@@ -85,12 +87,14 @@ def parameters(source: str, inputs: Sequence[Input], outputs: Sequence[tuple[str
     return out
 
 
-def function_name(name: str, template: Mapping[str, Value], inputs: Sequence[Input], outputs: Sequence[tuple[str, str]]) -> str:
+def function_name(
+    name: str, template: Mapping[str, Value], inputs: Sequence[Input], outputs: Sequence[tuple[str, str]]
+) -> str:
     """The name MLX gives the function: unique for its types and template arguments."""
     suffix = ["s" if not i.ndim else "c" if i.size < 8 else "" for i in inputs]
     parts = [_argument(v) for v in template.values()]
     parts += [DTYPES[i.dtype] + s for i, s in zip(inputs, suffix, strict=True)] + [DTYPES[d] for _, d in outputs]
-    return re.sub(r"\W", "_", f"custom_kernel_{name}_" + "".join(f"_{p}" for p in parts))
+    return re.sub(r"\W", "_", f"custom_kernel_{name}" + "_" * bool(template) + "".join(f"_{p}" for p in parts))
 
 
 def _argument(value: Value) -> str:
@@ -110,9 +114,13 @@ def metal(
     function = function_name(name, template, inputs, outputs)
     text = header
     if template:
-        kinds = ["typename" if isinstance(v, str) else "bool" if isinstance(v, bool) else "int" for v in template.values()]
+        kinds = [
+            "typename" if isinstance(v, str) else "bool" if isinstance(v, bool) else "int" for v in template.values()
+        ]
         text += "template <" + ", ".join(f"{k} {n}" for k, n in zip(kinds, template, strict=True)) + ">\n"
-    signature = ",\n".join(f"  {p.type} {p.name} [[{p.attribute}]]" for p in parameters(source, inputs, outputs, atomic))
+    signature = ",\n".join(
+        f"  {p.type} {p.name} [[{p.attribute}]]" for p in parameters(source, inputs, outputs, atomic)
+    )
     text += f"[[kernel]] void {function}(\n{signature}) {{\n{source}\n}}\n"
     if template:
         instance = f"{function}<{', '.join(map(_argument, template.values()))}>"
@@ -125,7 +133,9 @@ def cuda(kernel: Kernel, vocabulary: str, template: Mapping[str, Value]) -> str:
     arguments = [("const ", a) for a in kernel.inputs] + [("", a) for a in kernel.outputs]
     signature = ",\n".join(f"    {q}{CUDA_DTYPES[kernel.dtype(a, template)]}* {a.name}" for q, a in arguments)
     constants = "".join(
-        f"  using {n} = {CUDA_DTYPES[v]};\n" if isinstance(v, str) else f"  constexpr {'bool' if isinstance(v, bool) else 'int'} {n} = {int(v)};\n"
+        f"  using {n} = {CUDA_DTYPES[v]};\n"
+        if isinstance(v, str)
+        else f"  constexpr {'bool' if isinstance(v, bool) else 'int'} {n} = {int(v)};\n"
         for n, v in template.items()
     )
     return (

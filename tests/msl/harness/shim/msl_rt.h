@@ -48,6 +48,7 @@ void msl_report(const char* kind, msl_site site, const char* text);
 struct msl_buffer {
   void* base;
   uint64_t size;
+  uint64_t used;  // out: end of the highest access
   uint32_t elem, flags;
   const char* name;
 };
@@ -62,7 +63,7 @@ struct msl_tgvar {
 struct msl_launch {
   void (*entry)(void* const*, const msl_ids*);
   uint32_t grid[3], group[3];
-  const msl_buffer* bufs;
+  msl_buffer* bufs;
   uint32_t n_bufs;
   const msl_tgvar* tgvars;
   uint32_t n_tgvars;

@@ -195,11 +195,12 @@ void access(
     return;
   }
   for (uint32_t i = 0; i < R.launch->n_bufs; ++i) {
-    const msl_buffer& b = R.launch->bufs[i];
+    msl_buffer& b = R.launch->bufs[i];
     const auto lo = (const uint8_t*)b.base;
     if (p < lo || p + n > lo + b.size) {
       continue;
     }
+    b.used = b.used > uint64_t(p + n - lo) ? b.used : uint64_t(p + n - lo);
     if (!(b.flags & MSL_BUF_OUT)) {
       if (is_write) {
         finding("write-to-input", std::string("write to input ") + b.name, pc);

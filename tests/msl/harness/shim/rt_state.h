@@ -1,5 +1,6 @@
-// State of the running launch, shared by the scheduler (rt_schedule.cpp) and
-// the memory checker (rt_memory.cpp). One launch at a time in a process.
+// State of the running launch, shared by its layout (rt_launch.cpp), the
+// scheduler (rt_schedule.cpp) and the memory checker (rt_memory.cpp). One
+// launch at a time in a process.
 #pragma once
 #include <string>
 #include <vector>
@@ -90,6 +91,12 @@ void add_finding(
 std::string thread_name(const Fiber& f);
 std::string thread_name(uint32_t tid);
 [[noreturn]] void abort_launch();
+
+void fiber_main();  // what every fiber runs, again and again
+void make_ready(uint32_t i);
+int pop_ready();           // -1: none
+void switch_to(int next);  // -1: back to the launch
+extern "C" void msl_ctx_swap(void** save_sp, void* load_sp);
 
 void map_memory();     // before the first threadgroup of a launch
 void check_outputs();  // after the last one
