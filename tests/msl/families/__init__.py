@@ -1,5 +1,5 @@
 """The cases of each kernel family: shapes that ship, and ragged ones."""
 
-from . import gdn
+from . import gdn, rows
 
-ALL = [*gdn.CASES]
+ALL = [*gdn.CASES, *rows.CASES]

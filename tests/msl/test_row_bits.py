@@ -1,0 +1,98 @@
+"""Row r of an n-row launch has the bits of the 1-row launch, in every family."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from msl.families import gdn, rows
+from msl.harness.case import Array, Case
+from msl.harness.cpu import run
+
+
+def same_bits(a: Array, b: Array) -> None:
+    assert a.shape == b.shape
+    np.testing.assert_array_equal(np.ascontiguousarray(a).view(np.uint8), np.ascontiguousarray(b).view(np.uint8))
+
+
+def launch(case: Case, inputs: Sequence[Array]) -> list[Array]:
+    result = run(case.kernel, case.template, inputs)
+    assert not result.findings, result.findings
+    return result.outputs
+
+
+def launch_row(case: Case, inputs: Sequence[Array]) -> list[Array]:
+    result = run(case.kernel, case.template | {"ROWS": 1}, inputs)
+    assert not result.findings, result.findings
+    return result.outputs
+
+
+def several(cases: Sequence[Case], *names: str) -> list[Case]:
+    """The cases of these kernels with more than one row, the released shapes left out."""
+    many = (c for c in cases if c.kernel.name in names and "released" not in c.shape)
+    return [c for c in many if c.template.get("ROWS", 2) != 1 and "1rows" not in c.shape]
+
+
+PLAIN = several(rows.CASES, "rows_affine", "rows_dense", "rows_glu_affine", "rows_glu_dense")
+GATHER = several(rows.CASES, *(f"rows_gather{glu}_{kind}" for glu in ("", "_glu") for kind in ("affine", "dense")))
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=lambda c: c.id)
+def test_matrix(case: Case) -> None:
+    x, *w = case.inputs()
+    (y,) = launch(case, [x, *w])
+    for r in range(len(x)):
+        same_bits(launch_row(case, [x[r : r + 1], *w])[0][0], y[r])
+
+
+@pytest.mark.parametrize("case", GATHER, ids=lambda c: c.id)
+def test_gathered_matrix(case: Case) -> None:
+    x, expert, _, *rest = case.inputs()
+    (y,) = launch(case, case.inputs())
+    k = expert.shape[1]
+    is_glu = "glu" in case.kernel.name
+    for r in range(len(expert)):
+        mine = slice(r, r + 1) if is_glu else slice(r * k, (r + 1) * k)
+        order = np.argsort(expert[r], kind="stable").astype(np.int32)
+        tail = rest if is_glu else [rest[0][r : r + 1], *rest[1:]]
+        (row,) = launch_row(case, [x[mine], expert[r : r + 1], order, *tail])
+        same_bits(row, y[r * k : (r + 1) * k])
+
+
+@pytest.mark.parametrize("case", several(gdn.CASES, "gdn_inputs"), ids=lambda c: c.id)
+def test_gdn_inputs(case: Case) -> None:
+    proj, prev, keep, tail, *rest = case.inputs()
+    *outputs, _ = launch(case, case.inputs())
+    for r in range(len(proj)):
+        *row, tail = launch(case, [proj[r : r + 1], prev, keep, tail, *rest])
+        prev, keep = proj[r : r + 1], np.array([1], np.int32)
+        for got, want in zip(row, outputs, strict=True):
+            same_bits(got[0], want[r])
+
+
+@pytest.mark.parametrize("case", several(gdn.CASES, "gdn_step"), ids=lambda c: c.id)
+def test_gdn_step(case: Case) -> None:
+    *values, state, _ = case.inputs()
+    y, last = launch(case, case.inputs())
+    for r in range(len(values[0])):
+        row, state = launch(case, [*(a[r : r + 1] for a in values), state, np.array([1], np.int32)])
+        same_bits(row[0], y[r])
+    same_bits(state, last)
+
+
+@pytest.mark.parametrize("case", several(gdn.CASES, "gdn_verify_rows"), ids=lambda c: c.id)
+def test_gdn_verify_rows(case: Case) -> None:
+    """Also: committing keep rows of a window leaves the state of decoding them one by one."""
+    q, k, v, g, beta, proj, norm_w, eps, state, *before, keep, n_rows = case.inputs()
+    out, _ = launch(case, case.inputs())
+    one = np.array([1], np.int32)
+    window = [k, v, g, beta]
+    for r in range(len(q)):
+        mine = slice(r, r + 1)
+        inputs = [*(a[mine] for a in (q, k, v, g, beta, proj)), norm_w, eps, state, *before, keep, one]
+        row, state = launch(case, inputs)
+        same_bits(row[0], out[r])
+        before, keep = [a[mine] for a in window], one
+        # The whole launch again, as the next window's commit of r rows: the same state.
+        whole = case.inputs()
+        _, committed = launch(case, [*whole[:8], launch(case, whole)[1], *window, np.array([r], np.int32), n_rows])
+        same_bits(committed, state)
