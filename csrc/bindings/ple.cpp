@@ -51,6 +51,34 @@ nb::object filled_values(
   return filled<uint16_t>(n, columns, [&](uint16_t* p) { fill(p); });
 }
 
+nb::dict to_dict(const ple::SpanStats& span) {
+  nb::dict d;
+  d["calls"] = span.calls;
+  d["tokens"] = span.tokens;
+  d["stage_ns"] = span.stage_ns;
+  d["stall_ns"] = span.stall_ns;
+  d["max_stall_ns"] = span.max_stall_ns;
+  return d;
+}
+
+nb::dict to_dict(const ple::StagerStats& stats) {
+  nb::dict d;
+  d["rows_requested"] = stats.rows_requested;
+  d["rows_distinct"] = stats.rows_distinct;
+  d["rows_hot"] = stats.rows_hot;
+  d["rows_ahead"] = stats.rows_ahead;
+  d["rows_cold"] = stats.rows_cold;
+  d["read_calls"] = stats.read_calls;
+  d["read_bytes"] = stats.read_bytes;
+  d["requests"] = stats.requests;
+  d["requests_refused"] = stats.requests_refused;
+  d["rows_dropped"] = stats.rows_dropped;
+  d["failures"] = stats.failures;
+  d["windows"] = to_dict(stats.windows);
+  d["chunks"] = to_dict(stats.chunks);
+  return d;
+}
+
 } // namespace
 
 void register_ple(nb::module_& m) {
@@ -196,11 +224,19 @@ void register_ple(nb::module_& m) {
           "__init__",
           [](ple::Stager* self,
              ple::NgramConfig config,
-             const ple::TableSpec& spec) {
-            new (self) ple::Stager(std::move(config), ple::Table::open(spec));
+             const ple::TableSpec& spec,
+             int n_threads,
+             uint64_t hot_bytes) {
+            new (self) ple::Stager(
+                std::move(config),
+                ple::Table::open(spec),
+                {.n_threads = n_threads, .hot_bytes = hot_bytes});
           },
           "config"_a,
-          "spec"_a)
+          "spec"_a,
+          nb::kw_only(),
+          "n_threads"_a = ple::StagerOptions{}.n_threads,
+          "hot_bytes"_a = ple::StagerOptions{}.hot_bytes)
       .def(
           "embed",
           [](ple::Stager& self,
@@ -210,12 +246,27 @@ void register_ple(nb::module_& m) {
             const auto columns = static_cast<size_t>(self.config().heads()) *
                                  static_cast<size_t>(self.format().dim);
             return filled_values(ids.size(), columns, type, [&](void* p) {
+              const nb::gil_scoped_release unlocked;
               self.embed(span_of(ids), span_of(history), type, p);
             });
           },
           "ids"_a,
           "history"_a,
-          "type"_a);
+          "type"_a,
+          "Values [n, heads * dim] of ids [n]; history is the ids before.")
+      .def(
+          "request",
+          [](ple::Stager& self, const Ids& ids, const Rows& history) {
+            self.request(span_of(ids), span_of(history));
+          },
+          "ids"_a,
+          "history"_a,
+          "Starts reading what embed will want; never waits.")
+      .def("cancel", &ple::Stager::cancel, "Drops what was requested.")
+      .def("clear_hot", &ple::Stager::clear_hot, "Forgets the hot rows.")
+      .def("stats", [](const ple::Stager& self) {
+        return to_dict(self.stats());
+      });
 }
 
 } // namespace qwenmtp::bindings

@@ -1,18 +1,64 @@
-/** The door of this room: token ids in, values of their n-gram rows out. */
+/** The door of this room: token ids in, values of their n-gram rows out. Owns
+ *  the read threads, the hot rows and what was read ahead. One thread at a time
+ *  calls it. What it returns depends on the ids alone, never on what was
+ *  cached, requested or read by whom. */
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
+#include "ple/hot_rows.h"
 #include "ple/ngram.h"
+#include "ple/pool.h"
 #include "ple/table.h"
+#include "ple/unique_rows.h"
 
 namespace qwenmtp::ple {
 
+struct StagerOptions {
+  int n_threads = 8;                 // 0..32; 0: the caller reads
+  uint64_t hot_bytes = 256ULL << 20; // slab of hot rows, 0: none
+};
+
+/** Calls of embed of one kind: windows of decode, chunks of prefill. */
+struct SpanStats {
+  uint64_t calls = 0;
+  uint64_t tokens = 0;
+  uint64_t stage_ns = 0;     // in embed
+  uint64_t stall_ns = 0;     // of these, waiting for rows
+  uint64_t max_stall_ns = 0; // of one call
+};
+
+/** Totals since the stager was made. requested = rows of all slots; distinct =
+ *  hot + ahead + cold (per block of 4,096 tokens), none of them when resident.
+ */
+struct StagerStats {
+  uint64_t rows_requested = 0;
+  uint64_t rows_distinct = 0;
+  uint64_t rows_hot = 0;   // in the slab of hot rows
+  uint64_t rows_ahead = 0; // read by an earlier request()
+  uint64_t rows_cold = 0;  // read by embed itself
+  uint64_t read_calls = 0;
+  uint64_t read_bytes = 0;
+  uint64_t requests = 0;
+  uint64_t requests_refused = 0; // too much was waiting already
+  uint64_t rows_dropped = 0;     // read ahead and never used
+  uint64_t failures = 0;         // embeds that threw PleReadError
+  SpanStats windows;             // at most kWindowTokens tokens
+  SpanStats chunks;
+};
+
 class Stager {
  public:
-  /** Throws ModelFormatError if the heads do not fit the table. */
-  Stager(NgramConfig config, Table table);
+  static constexpr size_t kWindowTokens = 256;
+
+  /** Throws ModelFormatError if the heads do not fit the table,
+   *  InvalidArgument for options out of range. */
+  Stager(NgramConfig config, Table table, StagerOptions options = {});
+  ~Stager();
 
   const NgramConfig& config() const {
     return config_;
@@ -24,16 +70,60 @@ class Stager {
 
   /** Values [n, heads * dim] of `ids` [n] in `type`; `history` as in
    *  ngram_rows. Throws PleReadError; `out` is then unspecified and nothing
-   *  else has changed. */
+   *  that a later call can see has changed. */
   void embed(
       std::span<const int32_t> ids,
       std::span<const int64_t> history,
       RowType type,
       void* out);
 
+  /** Starts reading what embed will want: the next chunk while this one
+   *  computes, a token as soon as it is known. Never waits, and fails only for
+   *  ids or a history that embed would refuse. A failed read is read again by
+   *  embed. Kept until used, for at most two embeds. */
+  void request(std::span<const int32_t> ids, std::span<const int64_t> history);
+
+  /** Drops everything requested and not used. */
+  void cancel();
+
+  /** Forgets the hot rows. */
+  void clear_hot() {
+    hot_.clear();
+  }
+
+  StagerStats stats() const;
+
  private:
+  struct Reads;
+  struct Fetched;
+
+  void embed_block(
+      std::span<const int32_t> ids,
+      std::span<const int64_t> history,
+      RowType type,
+      std::byte* out,
+      SpanStats& span);
+  void request_block(
+      std::span<const int32_t> ids,
+      std::span<const int64_t> history);
+  void read_slice(const Reads& reads, size_t slice);
+  Fetched fetch(std::span<const int64_t> rows, SpanStats& span);
+  std::shared_ptr<Reads> start(
+      std::span<const int64_t> rows,
+      std::span<const size_t> which);
+  template <typename RecordOf>
+  void decode(size_t n, RecordOf record_of, RowType type, std::byte* out);
+  void retire();
+
   NgramConfig config_;
   Table table_;
+  HotRows hot_;
+  std::vector<std::shared_ptr<Reads>> ahead_; // oldest first, rows disjoint
+  StagerStats stats_;
+  int failures_in_a_row_ = 0;
+  std::atomic<uint64_t> read_calls_{0};
+  std::atomic<uint64_t> read_bytes_{0};
+  Pool pool_; // last: its threads end before what they write to
 };
 
 } // namespace qwenmtp::ple

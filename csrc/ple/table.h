@@ -54,6 +54,11 @@ class RowSource {
       std::span<const int64_t> rows,
       std::byte* records,
       ReadCost& cost) const = 0;
+
+  /** All records in row order where they lie in memory, else null. */
+  virtual const std::byte* resident() const {
+    return nullptr;
+  }
 };
 
 class Table {
@@ -83,6 +88,11 @@ class Table {
   void read(std::span<const int64_t> rows, std::byte* records, ReadCost& cost)
       const {
     source_->read(rows, records, cost);
+  }
+
+  /** See RowSource::resident. */
+  const std::byte* resident() const {
+    return source_->resident();
   }
 
   /** Values [rows.size(), dim] of any rows in any order, read one by one: the

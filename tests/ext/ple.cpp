@@ -1,12 +1,25 @@
 /** Room ple under test: many n-gram cases in one call, faults under the reads.
  */
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <limits>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
-#include "ple/ngram.h"
+#include "base/file.h"
+#include "ple/hot_rows.h"
+#include "ple/stager.h"
+#include "ple/unique_rows.h"
 #include "testing.h"
 
 namespace nb = nanobind;
@@ -15,15 +28,16 @@ using namespace nb::literals;
 namespace qwenmtp::testing {
 namespace {
 
+using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig>;
 using Texts = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig>;
-using Splits = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig>;
+using Longs = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig>;
 
 /** Rows [n, length - history, heads] of texts [n, length] that begin with their
  *  history, each hashed as two chunks that meet at its split. */
 nb::object ngram_rows_of_texts(
     const ple::NgramConfig& config,
     const Texts& texts,
-    const Splits& splits) {
+    const Longs& splits) {
   const auto past = static_cast<size_t>(config.history_len());
   const auto heads = static_cast<size_t>(config.heads());
   const size_t n_ids = texts.shape(1) - past;
@@ -51,40 +65,168 @@ nb::object ngram_rows_of_texts(
       .cast();
 }
 
+/** What pread does instead of reading, from call number `from` on, `times`
+ *  calls long. */
+enum class Fault { none, eio, eof, eintr, partial };
+std::atomic<Fault> fault{Fault::none};
+std::atomic<int64_t> calls_before{0};
+std::atomic<int64_t> calls_left{0};
+
+long faulty_pread(int fd, void* out, size_t bytes, int64_t offset) {
+  const bool now =
+      calls_before.fetch_sub(1) <= 0 && calls_left.fetch_sub(1) > 0;
+  switch (now ? fault.load() : Fault::none) {
+    case Fault::eio:
+      errno = EIO;
+      return -1;
+    case Fault::eof:
+      return 0;
+    case Fault::eintr:
+      errno = EINTR;
+      return -1;
+    case Fault::partial:
+      bytes = std::min<size_t>(bytes, 1);
+      [[fallthrough]];
+    case Fault::none:
+      break;
+  }
+  return ::pread(fd, out, bytes, offset);
+}
+
+void set_fault(const std::string& name, int64_t from, int64_t times) {
+  const char* names[] = {"none", "eio", "eof", "eintr", "partial"};
+  const auto* found = std::find(std::begin(names), std::end(names), name);
+  if (found == std::end(names)) {
+    throw std::invalid_argument("unknown fault " + name);
+  }
+  fault = static_cast<Fault>(found - std::begin(names));
+  calls_before = from;
+  calls_left = times;
+  set_pread_function(name == "none" ? nullptr : faulty_pread);
+}
+
+/** A stager that reads through the faults. */
+class FaultyStager {
+ public:
+  FaultyStager(
+      const ple::NgramConfig& config,
+      const ple::TableSpec& spec,
+      int n_threads,
+      uint64_t hot_bytes)
+      : stager_(
+            config,
+            ple::Table::open(spec),
+            {.n_threads = n_threads, .hot_bytes = hot_bytes}) {
+  }
+
+  nb::object embed(const Ids& ids, const Longs& history) {
+    const size_t columns = static_cast<size_t>(stager_.config().heads()) *
+                           static_cast<size_t>(stager_.format().dim);
+    auto values = std::make_unique<float[]>(ids.size() * columns);
+    stager_.embed(
+        {ids.data(), ids.size()},
+        {history.data(), history.size()},
+        ple::RowType::kFloat32,
+        values.get());
+    nb::capsule owner(values.get(), [](void* p) noexcept {
+      delete[] static_cast<float*>(p);
+    });
+    return nb::ndarray<nb::numpy, float, nb::ndim<2>>(
+               values.release(),
+               {ids.size(), columns},
+               owner)
+        .cast();
+  }
+
+  void request(const Ids& ids, const Longs& history) {
+    stager_.request({ids.data(), ids.size()}, {history.data(), history.size()});
+  }
+
+  uint64_t failures() const {
+    return stager_.stats().failures;
+  }
+
+ private:
+  ple::Stager stager_;
+};
+
+/** The slab with int64 records: insert stores the value, find gives it. */
+class TestHotRows {
+ public:
+  explicit TestHotRows(uint64_t budget_bytes)
+      : rows_(budget_bytes, sizeof(int64_t)) {
+  }
+
+  void insert(int64_t row, int64_t value) {
+    rows_.insert(row, reinterpret_cast<const std::byte*>(&value));
+  }
+
+  nb::object find(int64_t row) {
+    const std::byte* record = rows_.find(row);
+    if (record == nullptr) {
+      return nb::none();
+    }
+    int64_t value;
+    std::memcpy(&value, record, sizeof(value));
+    return nb::int_(value);
+  }
+
+  ple::HotRows rows_;
+};
+
 } // namespace
 
 void register_ple(nb::module_& m) {
   m.def(
       "ple_ngram_rows",
-      [](int64_t vocab,
-         int ngram_size,
-         int heads_per_ngram,
-         std::vector<int64_t> multipliers,
-         std::vector<int64_t> sizes,
-         std::vector<int64_t> offsets,
-         int32_t eos,
-         const Texts& texts,
-         const Splits& splits) {
-        const ple::NgramConfig config{
-            vocab,
-            ngram_size,
-            heads_per_ngram,
-            std::move(multipliers),
-            std::move(sizes),
-            std::move(offsets),
-            eos};
-        return ngram_rows_of_texts(config, texts, splits);
-      },
-      nb::kw_only(),
-      "vocab"_a,
-      "ngram_size"_a,
-      "heads_per_ngram"_a,
-      "multipliers"_a,
-      "sizes"_a,
-      "offsets"_a,
-      "eos"_a,
+      &ngram_rows_of_texts,
+      "config"_a,
       "texts"_a,
       "splits"_a);
+  m.def(
+      "ple_unique_rows",
+      [](const Longs& lookup) {
+        auto unique = ple::unique_rows({lookup.data(), lookup.size()});
+        return std::pair(std::move(unique.rows), std::move(unique.of_slot));
+      },
+      "lookup"_a);
+  m.def(
+      "ple_fault",
+      &set_fault,
+      "name"_a,
+      "after"_a = 0,
+      "times"_a = std::numeric_limits<int64_t>::max(),
+      "What pread does `times` times, once `after` calls went through: none, "
+      "eio, eof, eintr, partial.");
+  nb::class_<FaultyStager>(m, "FaultyStager")
+      .def(
+          nb::init<
+              const ple::NgramConfig&,
+              const ple::TableSpec&,
+              int,
+              uint64_t>(),
+          "config"_a,
+          "spec"_a,
+          nb::kw_only(),
+          "n_threads"_a,
+          "hot_bytes"_a)
+      .def("embed", &FaultyStager::embed)
+      .def("request", &FaultyStager::request)
+      .def_prop_ro("failures", &FaultyStager::failures);
+  nb::class_<TestHotRows>(m, "HotRows")
+      .def(nb::init<uint64_t>(), "budget_bytes"_a)
+      .def("insert", &TestHotRows::insert)
+      .def(
+          "find",
+          &TestHotRows::find,
+          nb::sig("def find(self, row: int) -> int | None"))
+      .def("clear", [](TestHotRows& self) { self.rows_.clear(); })
+      .def_prop_ro(
+          "bytes",
+          [](const TestHotRows& self) { return self.rows_.bytes(); })
+      .def_prop_ro("capacity", [](const TestHotRows& self) {
+        return self.rows_.capacity();
+      });
 }
 
 } // namespace qwenmtp::testing

@@ -48,6 +48,9 @@ def planes_of(coding, rows, dim, bits, group_size, rng):
         wide = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(FP8_SCALE)
         narrow = np.array(mx.array(wide).astype(mx.bfloat16).view(mx.uint16))
         return [codes], wide, narrow
+    if coding == "f32":
+        wide = rng.normal(size=(rows, dim)).astype(np.float32)
+        return [wide], wide, bits16(mx.array(wide).astype(mx.bfloat16))
     values = rng.normal(size=(rows, dim)).astype(ml_dtypes.bfloat16)
     return [values.view(np.uint16)], values.astype(np.float32), values.view(np.uint16)
 

@@ -8,7 +8,7 @@ from qwenmtp import _core
 from qwenmtp.errors import InvalidRequest, IoError, ModelFormatError, PleReadError
 
 CODINGS = [("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64)]
-CODINGS += [("bf16", 0, 0), ("fp8", 0, 0)]
+CODINGS += [("bf16", 0, 0), ("f32", 0, 0), ("fp8", 0, 0)]
 
 
 def assert_same_bits(got, expected):
