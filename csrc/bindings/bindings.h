@@ -5,6 +5,7 @@
 
 namespace qwenmtp::bindings {
 
+void register_decode(nanobind::module_& m);
 void register_model(nanobind::module_& m);
 void register_ple(nanobind::module_& m);
 

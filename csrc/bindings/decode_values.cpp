@@ -138,7 +138,7 @@ const std::map<std::string, Setter>& setters() {
   return table;
 }
 
-}  // namespace
+} // namespace
 
 std::vector<uint32_t> seed_words(const nb::int_& seed) {
   if (seed < nb::int_(0)) {
@@ -267,4 +267,4 @@ const char* to_name(decode::StopOrigin origin) {
   return "unknown";
 }
 
-}  // namespace qwenmtp::bindings
+} // namespace qwenmtp::bindings

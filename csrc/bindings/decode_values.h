@@ -24,4 +24,4 @@ const char* to_name(decode::StopOrigin origin);
 /** A non-negative Python integer as 32-bit words, least significant first. */
 std::vector<uint32_t> seed_words(const nanobind::int_& seed);
 
-}  // namespace qwenmtp::bindings
+} // namespace qwenmtp::bindings

@@ -23,4 +23,5 @@ NB_MODULE(_core, m) {
   m.attr("mlx_version") = mlx::core::version();
   qwenmtp::bindings::register_model(m);
   qwenmtp::bindings::register_ple(m);
+  qwenmtp::bindings::register_decode(m);
 }

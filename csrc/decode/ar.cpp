@@ -41,4 +41,4 @@ void ArLoop::forward_last() {
   }
 }
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

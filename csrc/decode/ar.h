@@ -24,4 +24,4 @@ class ArLoop {
   bool done_ = false;
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -43,7 +43,7 @@ uint64_t gram_hash(const Ids& ids, size_t end) {
   return h;
 }
 
-}  // namespace
+} // namespace
 
 ContextCopy::ContextCopy(std::span<const int32_t> prompt)
     : prompt_(prompt.begin(), prompt.end()),
@@ -141,4 +141,4 @@ void ContextCopy::record(
   }
 }
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

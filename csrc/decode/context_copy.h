@@ -39,7 +39,7 @@ class ContextCopy {
 
  private:
   struct Match {
-    size_t end;  // of the gram in the prompt: where its continuation starts
+    size_t end; // of the gram in the prompt: where its continuation starts
     size_t extension;
   };
   bool find(std::span<const int32_t> tokens, Match& best) const;
@@ -47,11 +47,11 @@ class ContextCopy {
   std::vector<int32_t> prompt_;
   // Positions behind equal-hash grams form chains, newest first.
   std::unordered_map<uint64_t, uint32_t> newest_;
-  std::vector<uint32_t> older_;  // [P + 1]; 0 ends a chain
+  std::vector<uint32_t> older_; // [P + 1]; 0 ends a chain
   double average_;
   int seen_ = 0;
   size_t suspended_until_ = 0;
   int backoff_;
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -29,7 +29,7 @@ std::variant<ArLoop, MtpLoop> make_loop(Turn& turn) {
   return ArLoop(turn);
 }
 
-}  // namespace
+} // namespace
 
 Decoder::Decoder(
     Network& network,
@@ -228,4 +228,4 @@ Final Decoder::finish() {
   return final;
 }
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -14,9 +14,9 @@ namespace qwenmtp::decode {
 
 /** What one call released. */
 struct Released {
-  std::vector<int32_t> ids;                        // no stop tokens
-  std::vector<sampling::LogProbability> logprobs;  // of ids, if asked for
-  int drafted = 0;  // by the draft head, or copied from the prompt
+  std::vector<int32_t> ids;                       // no stop tokens
+  std::vector<sampling::LogProbability> logprobs; // of ids, if asked for
+  int drafted = 0; // by the draft head, or copied from the prompt
   int accepted = 0;
 };
 
@@ -29,7 +29,7 @@ struct Final {
   std::optional<Tip> tip;
   /** Emitted but never forwarded, where final_commit was off or failed. */
   std::optional<int32_t> pending;
-  std::string error;  // why the final forward failed
+  std::string error; // why the final forward failed
 };
 
 class Decoder {
@@ -103,4 +103,4 @@ class Decoder {
   Finish interrupted_ = Finish::none;
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

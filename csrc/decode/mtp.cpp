@@ -381,4 +381,4 @@ void MtpLoop::commit_part(
   }
 }
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

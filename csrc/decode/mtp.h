@@ -37,9 +37,9 @@ class MtpLoop {
   struct Window {
     std::vector<int32_t> drafts;
     std::vector<sampling::Distribution>
-        proposals;  // q, where the target samples
+        proposals; // q, where the target samples
     std::optional<Rows> rows;
-    std::unique_ptr<Network::Snapshot> before;  // re-forward lane
+    std::unique_ptr<Network::Snapshot> before; // re-forward lane
   };
 
   /** What the acceptance of a window decided. */
@@ -83,11 +83,11 @@ class MtpLoop {
   Turn& turn_;
   Phase phase_ = Phase::head;
   int32_t primary_ = 0;
-  int history_mark_ = 0;      // history rows at the round's start
-  int history_appended_ = 0;  // rows committed since the last reset
+  int history_mark_ = 0;     // history rows at the round's start
+  int history_appended_ = 0; // rows committed since the last reset
   DepthPolicy policy_;
   std::optional<ContextCopy> copy_;
   bool copying_;
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

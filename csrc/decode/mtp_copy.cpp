@@ -117,4 +117,4 @@ MtpLoop::Verdict MtpLoop::accept_copy(
   return verdict;
 }
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

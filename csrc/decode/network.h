@@ -4,23 +4,20 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include <mlx/mlx.h>
 
+#include "model/trunk.h"
+
 namespace qwenmtp::decode {
 
 namespace mx = mlx::core;
 
-/** Which rows of a trunk forward get logits. */
-enum class LogitRows { none, last, all };
-
-struct Rows {
-  std::optional<mx::array> logits;  // [n, V], [1, V] or none
-  mx::array hidden;                 // [n, W], one row per token forwarded
-};
+using model::LogitRows;
+/** logits [n, V], [1, V] or none; hidden [n, W], one row per token. */
+using Rows = model::TrunkOutput;
 
 class Network {
  public:
@@ -69,4 +66,4 @@ class Network {
   virtual std::vector<mx::array> leaves() const = 0;
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -77,4 +77,4 @@ struct Options {
   std::optional<std::chrono::steady_clock::time_point> deadline;
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -19,7 +19,7 @@ void average(double& value, double sample, double step) {
   value = value == 0 ? sample : value + step * (sample - value);
 }
 
-}  // namespace
+} // namespace
 
 DepthPolicy::DepthPolicy(int depth, bool automatic)
     : ceiling_(depth), automatic_(automatic) {
@@ -78,4 +78,4 @@ void DepthPolicy::record(const RoundCost& round) {
   average(verify_[round.depth], round.verify_seconds, kCostStep);
 }
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

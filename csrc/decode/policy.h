@@ -11,10 +11,10 @@ namespace qwenmtp::decode {
 /** What one round measured. */
 struct RoundCost {
   int depth;
-  int tested;  // drafts whose acceptance was decided
+  int tested; // drafts whose acceptance was decided
   int accepted;
-  double draft_seconds;   // all drafts together
-  double verify_seconds;  // one forward of 1 + depth rows
+  double draft_seconds;  // all drafts together
+  double verify_seconds; // one forward of 1 + depth rows
 };
 
 class DepthPolicy {
@@ -42,4 +42,4 @@ class DepthPolicy {
   std::array<double, kMaxDepth + 1> verify_{};
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

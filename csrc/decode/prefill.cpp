@@ -112,4 +112,4 @@ void Prefill::append(
   network_.append_history(hidden, std::span(prompt_).subspan(first_id, n));
 }
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -59,4 +59,4 @@ class Prefill {
   std::optional<mx::array> whole_body_;
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -34,7 +34,7 @@ size_t run_length(
   return run;
 }
 
-}  // namespace
+} // namespace
 
 Repetition::Repetition(const RepetitionOptions& options) : options_(options) {
   if (options_.armed && options_.holdback != Holdback::off) {
@@ -164,4 +164,4 @@ size_t Repetition::releasable(const std::vector<int32_t>& tokens) const {
   return std::max(n > window_ ? n - window_ : 0, std::min(n, safe));
 }
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -13,10 +13,10 @@
 namespace qwenmtp::decode {
 
 struct RepetitionHit {
-  std::string reason;  // exact_repeated_token_suffix, long_cycle
+  std::string reason; // exact_repeated_token_suffix, long_cycle
   int block_tokens;
   int repeats;
-  int trimmed_tokens;  // tail of the answer to delete
+  int trimmed_tokens; // tail of the answer to delete
 };
 
 class Repetition {
@@ -44,8 +44,8 @@ class Repetition {
   // Long cycles: a rolling hash proposes a period, comparisons decide.
   size_t seen_ = 0;
   uint64_t hash_ = 0;
-  std::unordered_map<uint64_t, size_t> last_;    // hash -> its last position
-  std::vector<std::pair<size_t, size_t>> runs_;  // period, tokens that match
+  std::unordered_map<uint64_t, size_t> last_;   // hash -> its last position
+  std::vector<std::pair<size_t, size_t>> runs_; // period, tokens that match
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -21,7 +21,7 @@ sampling::Dtype row_dtype(const mx::array& rows) {
       "float16");
 }
 
-}  // namespace
+} // namespace
 
 HostRows::HostRows(const mx::array& logits) : rows_(mx::contiguous(logits)) {
   rows_.eval();
@@ -40,4 +40,4 @@ mx::array slice_rows(const mx::array& rows, int begin, int end) {
   return mx::slice(rows, {begin, 0}, {end, rows.shape(1)});
 }
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -28,8 +28,8 @@ mx::array slice_rows(const mx::array& rows, int begin, int end);
 /** Logits row and hidden of the last token that the trunk holds: row `row` of
  *  a forward's outputs. */
 struct Tip {
-  mx::array logits;                 // [n, V]
-  std::optional<mx::array> hidden;  // [n, W]; none after plain autoregression
+  mx::array logits;                // [n, V]
+  std::optional<mx::array> hidden; // [n, W]; none after plain autoregression
   int row = 0;
 
   /** [1, V] */
@@ -42,4 +42,4 @@ struct Tip {
   }
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

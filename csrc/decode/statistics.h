@@ -26,7 +26,7 @@ struct CopyStatistics {
 };
 
 struct RepetitionStatistics {
-  std::string reason;  // empty: not triggered
+  std::string reason; // empty: not triggered
   int64_t block_tokens = 0;
   int64_t repeats = 0;
   int64_t trimmed_tokens = 0;
@@ -35,9 +35,9 @@ struct RepetitionStatistics {
 
 /** Seconds. A phase's time includes the evaluation it waits for. */
 struct Times {
-  double prefill = 0;  // trunk and history of the prompt
+  double prefill = 0; // trunk and history of the prompt
   double prefill_history = 0;
-  double decode = 0;  // first draw to the last token; no final commit
+  double decode = 0; // first draw to the last token; no final commit
   double draft = 0;
   double verify = 0;
   double accept = 0;
@@ -99,4 +99,4 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_;
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

@@ -80,4 +80,4 @@ bool Turn::repeats() {
   return true;
 }
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

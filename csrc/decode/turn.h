@@ -99,4 +99,4 @@ struct Turn {
   std::vector<sampling::LogProbability> logprobs_;
 };
 
-}  // namespace qwenmtp::decode
+} // namespace qwenmtp::decode

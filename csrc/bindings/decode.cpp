@@ -1,0 +1,155 @@
+/** The state of a conversation and the decoder that moves it on. */
+#include "bindings/bindings.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/decode_values.h"
+#include "decode/state_decoder.h"
+
+namespace nb = nanobind;
+
+namespace qwenmtp::bindings {
+
+namespace {
+
+using decode::StateDecoder;
+using state::ModelState;
+
+/** Runs without the interpreter lock. */
+template <typename Work>
+auto unlocked(Work work) {
+  const nb::gil_scoped_release release;
+  return work();
+}
+
+} // namespace
+
+void register_decode(nb::module_& m) {
+  nb::class_<ModelState>(
+      m,
+      "State",
+      "What a model remembers of one sequence of ids.")
+      .def(
+          "__init__",
+          [](ModelState* self, const model::Model& model, bool speculate) {
+            new (self) ModelState(decode::initial_state(model, speculate));
+          },
+          nb::arg("model"),
+          nb::arg("speculate"),
+          "Empty; with an MTP history if it will speculate.")
+      .def_prop_ro(
+          "ids",
+          [](const ModelState& s) { return s.ids; },
+          "Every id the state holds.")
+      .def("__len__", [](const ModelState& s) { return s.len(); })
+      .def_prop_ro(
+          "history_len",
+          [](const ModelState& s) { return s.mtp ? s.mtp->len() : 0; },
+          "Rows of the MTP history.")
+      .def_prop_ro(
+          "speculates",
+          [](const ModelState& s) { return s.mtp.has_value(); },
+          "Whether it has an MTP history.")
+      .def(
+          "fork",
+          [](const ModelState& s) { return ModelState(s); },
+          "A copy; shares its arrays until one of both moves on.")
+      .def(
+          "check",
+          [](const ModelState& s) { state::check_invariants(s); },
+          "Raises for a broken invariant.")
+      .def(
+          "first_difference",
+          [](const ModelState& a, const ModelState& b) {
+            return unlocked([&] { return state::first_difference(a, b); });
+          },
+          nb::arg("other"),
+          "The first differing value, or None when all bits are equal.");
+
+  nb::class_<StateDecoder>(
+      m,
+      "Decoder",
+      "One request: pull prefill, then steps, then finish.")
+      .def(
+          "__init__",
+          [](StateDecoder* self,
+             const model::Model& model,
+             ModelState& state,
+             std::vector<int32_t> prompt,
+             const nb::dict& options) {
+            new (self) StateDecoder(
+                model,
+                state,
+                std::move(prompt),
+                to_options(options));
+          },
+          nb::arg("model"),
+          nb::arg("state"),
+          nb::arg("prompt"),
+          nb::arg("options"),
+          nb::keep_alive<1, 2>(),
+          nb::keep_alive<1, 3>(),
+          "prompt: every id of the context; the state holds a prefix of it.")
+      .def(
+          "prefill",
+          [](StateDecoder& d) {
+            return unlocked([&] { return d.decoder().prefill(); });
+          },
+          "One chunk; returns the tokens now held.")
+      .def(
+          "step",
+          [](StateDecoder& d) {
+            return to_dict(unlocked([&] { return d.decoder().step(); }));
+          },
+          "One round: {ids, logprobs, drafted, accepted}.")
+      .def(
+          "advance",
+          [](StateDecoder& d) {
+            return to_dict(unlocked([&] { return d.decoder().advance(); }));
+          },
+          "Up to the next batch of a round.")
+      .def(
+          "finish",
+          [](StateDecoder& d) { return unlocked([&] { return d.finish(); }); },
+          "Commit the state. Returns why it was put back instead, or ''.")
+      .def(
+          "cancel",
+          [](StateDecoder& d) { d.decoder().cancel(); },
+          "From any thread; takes effect at the next phase.")
+      .def(
+          "abandon",
+          [](StateDecoder& d) { unlocked([&] { d.decoder().abandon(); }); },
+          "Put the state back to before the request.")
+      .def_prop_ro(
+          "prefilled",
+          [](StateDecoder& d) { return d.decoder().prefilled(); },
+          "Whether the whole prompt is in.")
+      .def_prop_ro(
+          "done",
+          [](StateDecoder& d) { return d.decoder().done(); },
+          "Whether no step is left.")
+      .def_prop_ro(
+          "tokens",
+          [](StateDecoder& d) { return d.decoder().tokens(); },
+          "Every emitted id, stop tokens included.")
+      .def_prop_ro(
+          "finish_reason",
+          [](StateDecoder& d) { return to_name(d.decoder().finish_reason()); },
+          "stop, length, cancelled, deadline, or none while running.")
+      .def_prop_ro(
+          "stop_origin",
+          [](StateDecoder& d) { return to_name(d.decoder().stop_origin()); },
+          "Where a stop came from.")
+      .def_prop_ro(
+          "draw_trace",
+          [](StateDecoder& d) { return d.decoder().draws().trace(); },
+          "One letter per draw: c a token, u an acceptance.")
+      .def_prop_ro(
+          "statistics",
+          [](StateDecoder& d) { return to_dict(d.decoder().statistics()); },
+          "Counters and seconds (decode.md 9).");
+}
+
+} // namespace qwenmtp::bindings

@@ -1,0 +1,86 @@
+#include "decode/model_network.h"
+
+#include "base/error.h"
+
+namespace qwenmtp::decode {
+
+state::ModelState initial_state(const model::Model& model, bool speculate) {
+  state::ModelState out;
+  out.trunk = model.trunk().initial_state();
+  if (speculate) {
+    if (!model.mtp_head()) {
+      throw InvalidArgument(
+          "[decode.state] speculation on a model without an MTP head, expected "
+          "plain autoregression");
+    }
+    out.mtp = model.mtp_head()->initial_state();
+  }
+  return out;
+}
+
+Rows ModelNetwork::forward(
+    std::span<const int32_t> ids,
+    LogitRows which,
+    bool open_window) {
+  Rows rows = model_.trunk().forward(ids, state_.trunk, which, open_window);
+  state_.ids.insert(state_.ids.end(), ids.begin(), ids.end());
+  state_.logits.reset();
+  state_.hidden.reset();
+  return rows;
+}
+
+void ModelNetwork::commit(int keep_rows) {
+  model_.trunk().commit(state_.trunk, keep_rows);
+  state_.ids.resize(state_.trunk.len);
+}
+
+void ModelNetwork::keep_window() {
+  commit(state_.trunk.window);
+}
+
+std::unique_ptr<Network::Snapshot> ModelNetwork::snapshot() const {
+  return std::make_unique<Saved>(state_);
+}
+
+void ModelNetwork::restore(const Snapshot& snapshot) {
+  state_ = dynamic_cast<const Saved&>(snapshot).state;
+}
+
+int ModelNetwork::history_len() const {
+  return state_.mtp->len();
+}
+
+Rows ModelNetwork::draft(
+    const mx::array& hidden,
+    int32_t token,
+    int /* depth: the head is the same at every depth */) {
+  auto out = model_.mtp_head()->forward(hidden, {&token, 1}, *state_.mtp);
+  return {out.logits, out.hidden};
+}
+
+void ModelNetwork::append_history(
+    const mx::array& hidden,
+    std::span<const int32_t> ids) {
+  model_.mtp_head()->append(hidden, ids, *state_.mtp);
+}
+
+void ModelNetwork::truncate_history(int len) {
+  state_.mtp->cache.truncate(len);
+}
+
+void ModelNetwork::reset_history() {
+  const int base = state_.mtp->base + state_.mtp->len();
+  state_.mtp = model_.mtp_head()->initial_state();
+  state_.mtp->base = base;
+}
+
+std::vector<mx::array> ModelNetwork::leaves() const {
+  auto out = state::arrays(state_.trunk);
+  if (state_.mtp) {
+    const auto history = state::arrays(*state_.mtp);
+    out.insert(out.end(), history.begin(), history.end());
+  }
+  return out;
+}
+
+} // namespace qwenmtp::decode

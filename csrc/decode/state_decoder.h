@@ -1,0 +1,34 @@
+/** One request on one ModelState: the decoder, and the commit of what it left
+ *  into the state. */
+#pragma once
+
+#include "decode/decoder.h"
+#include "decode/model_network.h"
+
+namespace qwenmtp::decode {
+
+class StateDecoder {
+ public:
+  /** prompt: every id of the context; the state holds a prefix of it. Model and
+   *  state must outlive the decoder. Throws InvalidArgument. */
+  StateDecoder(
+      const model::Model& model,
+      state::ModelState& state,
+      std::vector<int32_t> prompt,
+      Options options);
+
+  Decoder& decoder() {
+    return decoder_;
+  }
+
+  /** Commits the state after decoder().done(), or puts it back to before the
+   *  request; returns why, or an empty string. Throws Cancelled. */
+  std::string finish();
+
+ private:
+  state::ModelState& state_;
+  ModelNetwork network_;
+  Decoder decoder_;
+};
+
+} // namespace qwenmtp::decode
