@@ -30,7 +30,7 @@ SAMPLER_FIELDS = ("temperature", "top_p", "top_k", "presence_penalty", "frequenc
 SHOWN_FAILURES = 5
 
 # Gates of the reference that change when it evaluates, never what. Block verification is among them because the
-# reference reads that gate when it is imported, before a fixture sets it: every record was made with the stock coins.
+# reference freezes that gate at import: only a record whose `law` says so was made with it.
 EVALUATION_GATES = {
     "MTPLX_AR_PIPELINE",
     "MTPLX_BATCHED_GREEDY_ACCEPT",
@@ -295,6 +295,7 @@ def run(record: Record, net: Any, *, speculate: bool) -> Record:
     draft = record.get("draft_sampler")
     history = record.get("history", "committed")
     expect("history", True, history in ("committed", "last_window", "cycle"))
+    expect("law", True, record.get("law") in (None, "block"))
     stops = stop_ids(record)
     options = {
         "lane": "reforward",
@@ -307,6 +308,7 @@ def run(record: Record, net: Any, *, speculate: bool) -> Record:
         "speculate": speculate,
         "depth": record.get("depth", 1),
         "history": "cycle" if history == "cycle" else "committed",
+        "block_verify": record.get("law") == "block",
         "final_commit": record.get("capture", True),
         "repetition_stop": record.get("repetition_stop", False),
         "prefill_chunk": 0,
@@ -401,7 +403,7 @@ def replay_run(record: Record) -> None:
         fields(
             record,
             "model prompt max_tokens sampler depth seed stop result",
-            optional + " draft_sampler history lane wrong_draft_at_depth",
+            optional + " draft_sampler history lane wrong_draft_at_depth law",
         )
     else:
         fields(record, "model prompt max_tokens sampler seed stop result", optional)
