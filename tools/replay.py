@@ -239,6 +239,17 @@ def replay_pcg64(record: Record) -> None:
         expect("at", True, draws.accept(u))
 
 
+def replay_keyed(record: Record) -> None:
+    """The retired sampler: the index-th key of the chain, and its token."""
+    fields(record, "seed index key logits sampler token")
+    spec = record["logits"]
+    row = logits_row(record, spec, spec["case"])
+    sampler = core.KeyedSampler(int(record["seed"]) & 0x7FFFFFFF, params(record["sampler"]))
+    tokens = [sampler.token(row, spec["dtype"]) for _ in range(record["index"] + 1)]
+    expect("key", record["key"], list(sampler.last_key))
+    expect("token", record["token"], tokens[-1])
+
+
 # ------------------------------------------------------------------ loops --
 
 
@@ -455,6 +466,7 @@ KINDS: dict[str, Callable[[Record], None]] = {
     "edge": replay_edge,
     "non_finite": replay_non_finite,
     "pcg64": replay_pcg64,
+    "keyed": replay_keyed,
     "ar": replay_run,
     "mtp": replay_run,
     "resume": replay_resume,

@@ -10,5 +10,6 @@ NB_MODULE(_qwenmtp_testing, m) {
   qwenmtp::testing::register_model(m);
   qwenmtp::testing::register_ple(m);
   register_decode(m);
+  register_keyed(m);
   register_sampling(m);
 }

@@ -10,4 +10,5 @@ void register_ple(nanobind::module_& m);
 
 } // namespace qwenmtp::testing
 void register_decode(nanobind::module_& m);
+void register_keyed(nanobind::module_& m);
 void register_sampling(nanobind::module_& m);
