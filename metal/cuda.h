@@ -5,6 +5,7 @@
 // simdgroup = warp; a reduction is five xor shuffles in ascending order, so a
 // sum has the bits of the checked CPU threads.
 #define MSL_D __device__ __forceinline__
+#define MSL_ALL_LANES 0xffffffffu
 #define INFINITY __int_as_float(0x7f800000)
 
 namespace mlx::core::cu {
@@ -94,33 +95,32 @@ MSL_D To as_type(From f) {
   return both.to;
 }
 
-constexpr unsigned msl_all_lanes = 0xffffffffu;
 MSL_D uint msl_thread() {
   return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
 }
 template <class T>
 MSL_D T simd_shuffle(T v, ushort lane) {
-  return ::__shfl_sync(msl_all_lanes, v, lane);
+  return ::__shfl_sync(MSL_ALL_LANES, v, lane);
 }
 template <class T>
 MSL_D T simd_broadcast(T v, ushort lane) {
-  return ::__shfl_sync(msl_all_lanes, v, lane);
+  return ::__shfl_sync(MSL_ALL_LANES, v, lane);
 }
 template <class T>
 MSL_D T simd_shuffle_xor(T v, ushort mask) {
-  return ::__shfl_xor_sync(msl_all_lanes, v, mask);
+  return ::__shfl_xor_sync(MSL_ALL_LANES, v, mask);
 }
 template <class T>
 MSL_D T simd_sum(T v) {
   for (int mask = 1; mask < 32; mask <<= 1) {
-    v = v + ::__shfl_xor_sync(msl_all_lanes, v, mask);
+    v = v + ::__shfl_xor_sync(MSL_ALL_LANES, v, mask);
   }
   return v;
 }
 template <class T>
 MSL_D T simd_max(T v) {
   for (int mask = 1; mask < 32; mask <<= 1) {
-    v = metal::max(v, ::__shfl_xor_sync(msl_all_lanes, v, mask));
+    v = metal::max(v, ::__shfl_xor_sync(MSL_ALL_LANES, v, mask));
   }
   return v;
 }
@@ -129,7 +129,7 @@ MSL_D T simd_prefix_exclusive_sum(T v) {
   const uint lane = msl_thread() & 31u;
   T sum = v;
   for (int d = 1; d < 32; d <<= 1) {
-    const T below = ::__shfl_up_sync(msl_all_lanes, sum, d);
+    const T below = ::__shfl_up_sync(MSL_ALL_LANES, sum, d);
     sum = lane >= uint(d) ? sum + below : sum;
   }
   return sum - v;  // integers only: no rounding

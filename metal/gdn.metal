@@ -2,32 +2,24 @@
 // rule over one recurrent state a value head, gated norm.
 //
 // A projected row is [q HK*DK | k HK*DK | v HV*DV | z HV*DV | a HV | b HV], in
-// model type T. `gdn_round<T>` marks each point where the model rounds to T.
+// model type T.
 //
 // Nothing is updated in place, so a round's rows stay provisional until the
 // next launch: `tail` and `state` are what the window before the last left,
 // `prev` that window's rows, of which the first `keep` count. Each launch
 // applies them first and hands out the state it reached.
 
-template <typename T>
-METAL_FUNC float gdn_round(float v) {
-  return static_cast<float>(static_cast<T>(v));
-}
-
-METAL_FUNC float gdn_sigmoid(float v) {
-  return 1.0f / (1.0f + metal::exp(-v));
-}
-
 // log(1 + e^v); the quotient undoes the rounding of 1 + u where u is small.
 METAL_FUNC float gdn_softplus(float v) {
   const float u = metal::exp(-metal::abs(v));
   const float w = 1.0f + u;
-  const float log1p = w == 1.0f ? u : metal::log(w) * (u / (w - 1.0f));
-  return metal::max(v, 0.0f) + log1p;
+  const float positive = metal::max(v, 0.0f);
+  return w == 1.0f ? positive + u : metal::fma(metal::log(w), u / (w - 1.0f), positive);
 }
 
 // gdn_inputs -- depthwise causal convolution, SiLU, l2 norm of q and k, gates.
-//   arrays    proj, prev: projected rows; tail [CONV-1, 2*HK*DK + HV*DV], oldest first
+//   arrays    proj, prev: projected rows; tail [CONV-1, 2*HK*DK + HV*DV], oldest first;
+//             decay_rate = exp(A_log)
 //   grid      (32, 2*HK + HV, rows), threadgroup (32, 4, 1): one simdgroup per head and row
 //   memory    CONV rows of proj read, one written: 330 KB for 4 rows at the released size
 //   numerics  float, fma over taps oldest first; rounds after conv, sigmoid, SiLU, norm, scale;
@@ -39,8 +31,8 @@ METAL_FUNC float gdn_softplus(float v) {
 //@in       prev T prev_rows, 2*HK*DK+2*HV*DV+2*HV
 //@in       keep int32 1
 //@in       tail T CONV-1, 2*HK*DK+HV*DV
-//@in       conv_w T 2*HK*DK+HV*DV, CONV
-//@in       a_log float32 HV
+//@in       conv_w float32 CONV, 2*HK*DK+HV*DV
+//@in       decay_rate float32 HV
 //@in       dt_bias T HV
 //@out      q T rows, HK, DK
 //@out      k T rows, HK, DK
@@ -50,7 +42,7 @@ METAL_FUNC float gdn_softplus(float v) {
 //@out      tail_out T CONV-1, 2*HK*DK+HV*DV
 //@grid     32, 2*HK+HV, rows
 //@group    32, 4, 1
-//@call     gdn_inputs<T, HK, HV, DK, DV, CONV>(proj, prev, keep[0], tail, conv_w, a_log,
+//@call     gdn_inputs<T, HK, HV, DK, DV, CONV>(proj, prev, keep[0], tail, conv_w, decay_rate,
 //@call         dt_bias, q, k, v, g, beta, tail_out, thread_position_in_grid.y,
 //@call         thread_position_in_grid.z, thread_index_in_simdgroup);
 template <typename T, int HK, int HV, int DK, int DV, int CONV, typename F, typename B>
@@ -59,8 +51,8 @@ METAL_FUNC void gdn_inputs(
     const device T* prev,
     int keep,
     const device T* tail,
-    const device T* conv_w,
-    F a_log,
+    const device float* conv_w,
+    F decay_rate,
     B dt_bias,
     device T* q,
     device T* k,
@@ -98,10 +90,10 @@ METAL_FUNC void gdn_inputs(
       } else {
         x = static_cast<float>(tail[i_past * channels + i_channel]);
       }
-      sum = metal::fma(static_cast<float>(conv_w[i_channel * CONV + t]), x, sum);
+      sum = metal::fma(conv_w[t * channels + i_channel], x, sum);
     }
-    const float conv = gdn_round<T>(sum);
-    c[j] = gdn_round<T>(conv * gdn_round<T>(gdn_sigmoid(conv)));
+    const float conv = rounded<T>(sum);
+    c[j] = silu_rounded<T>(conv);
     square = metal::fma(c[j], c[j], square);
     if (i_row == 0) {
       for (int t = 0; t < CONV - 1; ++t) {
@@ -116,10 +108,10 @@ METAL_FUNC void gdn_inputs(
 
   if (!is_value) {
     const bool is_query = i_head < HK;
-    const float scale = gdn_round<T>(metal::rsqrt(static_cast<float>(DK)));
+    const float scale = rounded<T>(metal::rsqrt(static_cast<float>(DK)));
     const int at = (i_row * HK + (is_query ? i_head : i_head - HK)) * DK;
     for (int j = 0; j < n; ++j) {
-      const float unit = gdn_round<T>(c[j] * inverse);
+      const float unit = rounded<T>(c[j] * inverse);
       if (is_query) {
         q[at + lane + 32 * j] = static_cast<T>(unit * scale);
       } else {
@@ -134,12 +126,11 @@ METAL_FUNC void gdn_inputs(
   }
   if (lane == 0) {
     const int gates = i_row * width + channels + HV * DV + i_value;
-    const float a = gdn_round<T>(
+    const float a = rounded<T>(
         static_cast<float>(proj[gates]) + static_cast<float>(dt_bias[i_value]));
-    const float decay = metal::exp(static_cast<float>(a_log[i_value]));
-    g[i_row * HV + i_value] = metal::exp(-decay * gdn_round<T>(gdn_softplus(a)));
+    g[i_row * HV + i_value] = metal::exp(-decay_rate[i_value] * rounded<T>(gdn_softplus(a)));
     beta[i_row * HV + i_value] =
-        static_cast<T>(gdn_sigmoid(static_cast<float>(proj[gates + HV])));
+        static_cast<T>(sigmoid_f(static_cast<float>(proj[gates + HV])));
   }
 }
 
@@ -178,9 +169,9 @@ METAL_FUNC void gdn_gated_norm(O o, Z z, const device T* norm_w, float eps, Y ou
   }
   const float inverse = metal::rsqrt(simd_sum(square) / static_cast<float>(DV) + eps);
   for (int i = lane; i < DV; i += 32) {
-    const float unit = gdn_round<T>(static_cast<float>(o[i]) * inverse);
-    const float scaled = gdn_round<T>(unit * static_cast<float>(norm_w[i]));
-    out[i] = static_cast<T>(scaled * gdn_sigmoid(static_cast<float>(z[i])));
+    const float unit = rounded<T>(static_cast<float>(o[i]) * inverse);
+    const float scaled = rounded<T>(unit * static_cast<float>(norm_w[i]));
+    out[i] = static_cast<T>(scaled * sigmoid_f(static_cast<float>(z[i])));
   }
 }
 
@@ -362,7 +353,7 @@ METAL_FUNC void gdn_verify_rows(
                   static_cast<float>(beta[head]), lane);
       const float b_o = gdn_read(s, q + key, lane);
       if (lane == 0) {
-        o[r * DV + i_dv] = gdn_round<T>(b_o);
+        o[r * DV + i_dv] = rounded<T>(b_o);
       }
     }
   }

@@ -7,20 +7,9 @@
 // 1-row launch.
 //
 // Affine: code k of a row stands at bit k*BITS, low bits first; weight =
-// scale*code + bias of its group. `rows_round<T>` marks where the model rounds.
+// scale*code + bias of its group.
 //
 // The file is over 400 lines: eight kernels share one inner product.
-
-template <typename T>
-METAL_FUNC float rows_round(float v) {
-  return static_cast<float>(static_cast<T>(v));
-}
-
-// silu as the model has it: the sigmoid rounds, then the product.
-template <typename T>
-METAL_FUNC float rows_silu(float v) {
-  return rows_round<T>(v * rows_round<T>(1.0f / (1.0f + metal::exp(-v))));
-}
 
 // Eight consecutive values; the address is a multiple of 16 bytes.
 template <typename T>
@@ -166,8 +155,8 @@ METAL_FUNC void rows_plain(thread const M& m, const device T* x, device T* y, in
   for (int o = 0; o < OUTS; ++o) {
     if (lane % LANES == 0 && first + o < OUT) {
       for (int r = 0; r < ROWS; ++r) {
-        const float v = rows_round<T>(rows_round<T>(acc[o][r]) / static_cast<float>(DIV));
-        y[r * OUT + first + o] = static_cast<T>(first + o < SILU ? rows_silu<T>(v) : v);
+        const float v = rounded<T>(rounded<T>(acc[o][r]) / static_cast<float>(DIV));
+        y[r * OUT + first + o] = static_cast<T>(first + o < SILU ? silu_rounded<T>(v) : v);
       }
     }
   }
@@ -193,8 +182,8 @@ METAL_FUNC void rows_gate_up(
   for (int o = 0; o < OUTS; ++o) {
     if (lane % LANES == 0 && first + o < OUT) {
       for (int r = 0; r < n_rows; ++r) {
-        const float activated = rows_silu<T>(rows_round<T>(b_gate[o][r]));
-        y[at[r] * OUT + first + o] = static_cast<T>(activated * rows_round<T>(b_up[o][r]));
+        const float activated = silu_rounded<T>(rounded<T>(b_gate[o][r]));
+        y[at[r] * OUT + first + o] = static_cast<T>(activated * rounded<T>(b_up[o][r]));
       }
     }
   }
@@ -392,25 +381,26 @@ METAL_FUNC void rows_gather_glu_affine(
   rows_gate_up<ROWS, IN, OUT, LANES, OUTS>(gate, up, x, row, pair, n, y, i_simd, lane);
 }
 
-// rows_gather_glu_dense -- as rows_gather_glu_affine with matrices in T; gate
-// and up of an expert stand in one array, gate rows first.
+// rows_gather_glu_dense -- as rows_gather_glu_affine with matrices in T.
 //@kernel   rows_gather_glu_dense
 //@template T:type ROWS:int K:int IN:int OUT:int LANES:int OUTS:int
 //@in       x T ROWS, IN
 //@in       expert int32 ROWS, K
 //@in       order int32 ROWS*K
-//@in       w T experts, 2*OUT, IN
+//@in       gate_w T experts, OUT, IN
+//@in       up_w T experts, OUT, IN
 //@out      y T ROWS*K, OUT
 //@grid     32, OUT/(32/LANES*OUTS), ROWS*K
 //@group    32, 4, 1
-//@call     rows_gather_glu_dense<T, ROWS, K, IN, OUT, LANES, OUTS>(x, expert, order, w, y,
+//@call     rows_gather_glu_dense<T, ROWS, K, IN, OUT, LANES, OUTS>(x, expert, order, gate_w, up_w, y,
 //@call         thread_position_in_grid.y, thread_position_in_grid.z, thread_index_in_simdgroup);
 template <typename T, int ROWS, int K, int IN, int OUT, int LANES, int OUTS, typename I, typename O>
 METAL_FUNC void rows_gather_glu_dense(
     const device T* x,
     I expert,
     O order,
-    const device T* w,
+    const device T* gate_w,
+    const device T* up_w,
     device T* y,
     int i_simd,
     int i_slot,
@@ -424,9 +414,9 @@ METAL_FUNC void rows_gather_glu_dense(
   for (int r = 0; r < ROWS; ++r) {
     row[r] = pair[r] / K;
   }
-  const long at = static_cast<long>(expert[pair[0]]) * (2 * OUT * IN);
-  const RowsDense<T, IN> gate = {w + at};
-  const RowsDense<T, IN> up = {w + at + OUT * IN};
+  const long at = static_cast<long>(expert[pair[0]]) * (OUT * IN);
+  const RowsDense<T, IN> gate = {gate_w + at};
+  const RowsDense<T, IN> up = {up_w + at};
   rows_gate_up<ROWS, IN, OUT, LANES, OUTS>(gate, up, x, row, pair, n, y, i_simd, lane);
 }
 
@@ -448,7 +438,7 @@ METAL_FUNC void rows_weighted(
     if (lane % LANES == 0 && first + o < OUT) {
       for (int r = 0; r < n; ++r) {
         y[pair[r] * OUT + first + o] =
-            static_cast<T>(rows_round<T>(acc[o][r]) * static_cast<float>(weight[pair[r]]));
+            static_cast<T>(rounded<T>(acc[o][r]) * static_cast<float>(weight[pair[r]]));
       }
     }
   }

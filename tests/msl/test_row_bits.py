@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from msl.families import gdn, rows
+from msl.families import gdn, hyper, moe, ple, rows
 from msl.harness.case import Array, Case
 from msl.harness.cpu import run
 
@@ -96,3 +96,46 @@ def test_gdn_verify_rows(case: Case) -> None:
         whole = case.inputs()
         _, committed = launch(case, [*whole[:8], launch(case, whole)[1], *window, np.array([r], np.int32), n_rows])
         same_bits(committed, state)
+
+
+WHOLE = ("hyper_norm", "hyper_write", "hyper_read", "hyper_mean", "ple_gate", "moe_combine", "gdn_norm")
+
+
+@pytest.mark.parametrize(
+    "case", several([*hyper.CASES, *moe.CASES, *ple.CASES, *gdn.CASES], *WHOLE), ids=lambda c: c.id
+)
+def test_rows_alone(case: Case) -> None:
+    """Kernels whose rows share nothing but weights."""
+    inputs, outputs = case.inputs(), launch(case, case.inputs())
+    n = len(outputs[0])
+    dims = [a.dims[0] for a in case.kernel.inputs]
+    for r in range(n):
+        mine = {"rows": slice(r, r + 1)}
+        if "K" in case.template:
+            mine["rows*K"] = slice(r * case.template["K"], (r + 1) * case.template["K"])
+        row = launch(case, [a[mine.get(d, slice(None))] for a, d in zip(inputs, dims, strict=True)])
+        for got, want in zip(row, outputs, strict=True):
+            same_bits(got[0], want[r])
+
+
+@pytest.mark.parametrize("case", several(moe.CASES, "moe_route"), ids=lambda c: c.id)
+def test_moe_route(case: Case) -> None:
+    logits, _ = case.inputs()
+    expert, weight, order = launch(case, case.inputs())
+    for r in range(len(logits)):
+        ids, w, mine = launch(case, [logits[r : r + 1], np.array([1], np.int32)])
+        same_bits(ids[0], expert[r])
+        same_bits(w[0], weight[r])
+        k = len(mine)
+        same_bits(mine, order[order // k == r] - r * k)
+
+
+@pytest.mark.parametrize("case", several(ple.CASES, "ple_conv"), ids=lambda c: c.id)
+def test_ple_conv(case: Case) -> None:
+    x, gated, normed, prev, keep, tail, w = case.inputs()
+    out, _ = launch(case, case.inputs())
+    for r in range(len(x)):
+        mine = slice(r, r + 1)
+        row, tail = launch(case, [x[mine], gated[mine], normed[mine], prev, keep, tail, w])
+        prev, keep = normed[mine], np.array([1], np.int32)
+        same_bits(row[0], out[r])

@@ -19,7 +19,7 @@ def inputs(
     b: Array,
     tail: Array,
     conv_w: Array,
-    a_log: Array,
+    decay_rate: Array,
     dt_bias: Array,
     hk: int,
     dk: int,
@@ -28,12 +28,12 @@ def inputs(
     rnd: Round,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """q, k [T,hk,dk], v [T,hv,dv], g, beta [T,hv] of rows that follow `tail`."""
-    taps = conv_w.shape[1]
+    taps = len(conv_w)
     history = np.concatenate([tail, qkv])
     c = np.zeros_like(qkv)
     for t in range(len(qkv)):
         for j in range(taps):
-            c[t] += conv_w[:, j] * history[t + j]
+            c[t] += conv_w[j] * history[t + j]
     c = rnd(c)
     c = rnd(c * rnd(sigmoid(c)))
     q, k, v = np.split(c, [hk * dk, 2 * hk * dk], axis=1)
@@ -44,7 +44,7 @@ def inputs(
 
     q = rnd(unit(q) * rnd(np.array(dk**-0.5)))
     softplus = rnd(np.logaddexp(0.0, rnd(a + dt_bias)))
-    return q, unit(k), v, np.exp(-np.exp(a_log) * softplus), rnd(sigmoid(b))
+    return q, unit(k), v, np.exp(-decay_rate * softplus), rnd(sigmoid(b))
 
 
 def steps(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) -> tuple[Array, Array]:

@@ -1,5 +1,5 @@
 """The cases of each kernel family: shapes that ship, and ragged ones."""
 
-from . import gdn, rows
+from . import gdn, hyper, moe, ple, rows
 
-ALL = [*gdn.CASES, *rows.CASES]
+ALL = [*gdn.CASES, *rows.CASES, *hyper.CASES, *moe.CASES, *ple.CASES]

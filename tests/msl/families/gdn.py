@@ -31,17 +31,17 @@ def inputs_case(geometry: str, dtype: str, rows: int, prev: int, keep: int) -> C
             normal(rng, dtype, prev, width),
             np.array([keep], np.int32),
             normal(rng, dtype, CONV - 1, channels),
-            normal(rng, dtype, channels, CONV, scale=0.5),
-            normal(rng, "float32", hv),
+            normal(rng, "float32", CONV, channels, scale=0.5),
+            np.exp(normal(rng, "float32", hv)),
             normal(rng, dtype, hv),
         ]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
-        proj, before, _, tail, conv_w, a_log, dt_bias = wide(*arrays)
+        proj, before, _, tail, conv_w, rate, dt_bias = wide(*arrays)
         past = np.concatenate([tail, before[:keep, :channels]])[-(CONV - 1) :]
         a, b = proj[:, -2 * hv : -hv], proj[:, -hv:]
         q, k, v, g, beta = naive.inputs(
-            proj[:, :channels], a, b, past, conv_w, a_log, dt_bias, hk, dk, hv, dv, rounding(dtype)
+            proj[:, :channels], a, b, past, conv_w, rate, dt_bias, hk, dk, hv, dv, rounding(dtype)
         )
         return q, k, v, g, beta, past
 

@@ -92,7 +92,7 @@ def gather_case(
         if bits:
             w = [a for _ in range(1 + glu) for a in packed(rng, dtype, bits, group, experts, n_out, n_in)]
         else:
-            w = [normal(rng, dtype, experts, n_out * (1 + glu), n_in, scale=n_in**-0.5)]
+            w = [normal(rng, dtype, experts, n_out, n_in, scale=n_in**-0.5) for _ in range(1 + glu)]
         return [x, *_choice(rng, rows, k, experts), *weight, *w]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
@@ -100,8 +100,6 @@ def gather_case(
         rnd = rounding(dtype)
         w = rest if glu else rest[1:]
         matrices = [naive.affine(*w[i : i + 3], bits) for i in range(0, len(w), 3)] if bits else w
-        if glu and not bits:
-            matrices = np.split(w[0], 2, axis=1)
         out = np.zeros((rows * k, n_out))
         for pair, e in enumerate(expert.ravel()):
             if glu:

@@ -182,5 +182,5 @@ def load(family: str) -> dict[str, Kernel]:
 
 
 def dialect() -> str:
-    """The words that every family's text needs in front of it."""
-    return (METAL / "dialect.h").read_text()
+    """What every family's text needs in front of it."""
+    return "".join((METAL / name).read_text() for name in ("dialect.h", "numerics.h"))
