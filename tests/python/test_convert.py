@@ -416,15 +416,15 @@ def rename(folder: Path, change: Callable[[str], str]) -> None:
 
 
 BAD = {
-    "no folder": r"config\.json does not exist",
-    "no config": r"config\.json does not exist",
-    "config is not JSON": "not JSON",
-    "config is a list": "expected a JSON object",
-    "other model": "model_type 'qwen3', expected 'qwen4_exp'",
-    "no text_config": "no text_config",
-    "no hidden_size": r"text_config\.hidden_size None",
+    "no folder": r"config\.json is missing",
+    "no config": r"config\.json is missing",
+    "config is not JSON": "cannot be read as JSON",
+    "config is a list": "holds no JSON object",
+    "other model": "model_type is 'qwen3', expected 'qwen4_exp'",
+    "no text_config": "text_config is missing",
+    "no hidden_size": "hidden_size is missing",
     "layer type": "'sliding_attention'",
-    "no index": r"index\.json does not exist",
+    "no index": r"index\.json is missing",
     "shard not on disk": f"shard {SHARD} .* does not exist",
     "shard not in the index": f"shard {SHARD} is missing from",
     "tensor not in its shard": r"places model\.visual\.x in",

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qwenmtp.convert.recipe import Recipe, Width, load_recipe
-from qwenmtp.convert.released import INDEX, Module, Released
+from qwenmtp.convert.released import Module, Released
 from qwenmtp.errors import InvalidRequest, IoError, ModelFormatError
 from qwenmtp.safetensors_io import ITEM_BYTES, FileWriter
+from qwenmtp.weights import INDEX
 
 MTP_FILE = "mtp.safetensors"
 TABLE_FILE = "ngram-table.safetensors"
@@ -233,7 +234,7 @@ def _config(source: Released, recipe: Recipe, every: list[Planned]) -> dict[str,
     extra = {"mtp_file": MTP_FILE} if source.mtp else {}
     if source.table:
         extra["ngram_file"] = TABLE_FILE
-        config["text_config"] = {**source.text, "ngram_sidecar": True}
+        config["text_config"] = {**config["text_config"], "ngram_sidecar": True}
     config |= {"quantization": rules, "quantization_config": rules}
     config |= {"mlx_lm_extra_tensors": extra, "mtplx_recipe": {**recipe.to_dict(), "tool": "qwenmtp convert"}}
     return dict(sorted(config.items()))

@@ -6,21 +6,20 @@ that lacks a tensor, has one too many, or one of another shape.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from qwenmtp.errors import ModelFormatError
+from qwenmtp.geometry import flat_config
 from qwenmtp.safetensors_io import TensorInfo, read_header, read_rows
+from qwenmtp.weights import INDEX, read_json
 
-INDEX = "model.safetensors.index.json"
 TRUNK = "model.language_model."
 VISION = "model.visual."
 FP8_BLOCK = 128  # rows and columns that share one scale
@@ -28,7 +27,6 @@ NUMPY = {"BF16": np.uint16, "F32": np.float32, "F8_E4M3": np.uint8, "I64": np.in
 
 # Stored zero-centred; a pack holds bf16(1 + w).
 SHIFTED_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "hc_norm", "norm_key", "norm_query", "norm_conv")
-ATTENTION = ("full_attention", "indexed_attention", "qwen_sparse_attention")
 
 
 @dataclass(frozen=True)
@@ -60,13 +58,8 @@ class Released:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = _read_json(folder / "config.json")
-        if self.config.get("model_type") != "qwen4_exp":
-            raise self._bad(f"config.json has model_type {self.config.get('model_type')!r}, expected 'qwen4_exp'")
-        text = self.config.get("text_config")
-        if not isinstance(text, dict):
-            raise self._bad("config.json has no text_config")
-        self.text: dict[str, Any] = text
+        self.config = read_json(folder / "config.json")
+        self.geometry = flat_config(self.config)
         self.tensors = self._open_shards()
         self._check_layout()
         self._used: set[str] = set()
@@ -82,7 +75,7 @@ class Released:
     def _open_shards(self) -> dict[str, TensorInfo]:
         if not (self.folder / INDEX).exists() and (self.folder / "model.safetensors").exists():
             return read_header(self.folder / "model.safetensors")[0]
-        weight_map = _read_json(self.folder / INDEX).get("weight_map")
+        weight_map = read_json(self.folder / INDEX).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise self._bad(f"{INDEX} has no weight_map")
         files = set(weight_map.values())
@@ -110,63 +103,41 @@ class Released:
             raise self._bad("already converted (names begin with language_model.), expected a released checkpoint")
         raise self._bad(f"unknown layout, expected names that begin with {TRUNK}")
 
-    # ------------------------------------------------------------------ geometry
-    def _int(self, field: str, default: int | None = None) -> int:
-        value = self.text.get(field, default)
-        if type(value) is not int or value <= 0:
-            raise self._bad(f"config.json has text_config.{field} {value!r}, expected a positive integer")
-        return value
-
-    def _layer_types(self) -> list[str]:
-        n_layers = self._int("num_hidden_layers")
-        types = self.text.get("layer_types")
-        if types is None:
-            every = self._int("full_attention_interval", 4)
-            types = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(n_layers)]
-        if not isinstance(types, list) or len(types) != n_layers:
-            raise self._bad(f"config.json has layer_types {types!r}, expected {n_layers} entries")
-        for kind in types:
-            if kind not in (*ATTENTION, "linear_attention"):
-                raise self._bad(f"config.json has layer type {kind!r}, expected linear_attention or full_attention")
-        return types
-
     # ------------------------------------------------------------------ modules, in the order of the pack
     def _body(self) -> Iterator[Module]:
-        hidden, vocab = self._int("hidden_size"), self._int("vocab_size")
-        ple = self.text.get("ple_layer_ids") or []
-        self.ple_layers = sorted(set(ple)) if isinstance(ple, list) else [ple]
-        if len(self.ple_layers) > 1:
-            raise self._bad(f"config.json has ple_layer_ids {ple}, expected at most one layer")
-        yield self._matrix(f"{TRUNK}embed_tokens.weight", "embed_tokens", vocab, hidden)
-        for i, kind in enumerate(self._layer_types()):
+        g = self.geometry
+        if len(g["ple_layers"]) > 1:
+            raise self._bad(f"config.json has {len(g['ple_layers'])} ple_layer_ids, expected at most one")
+        yield self._matrix(f"{TRUNK}embed_tokens.weight", "embed_tokens", g["vocab_size"], g["hidden_size"])
+        for i, is_attention in enumerate(g["full_attention"]):
             at = f"{TRUNK}layers.{i}."
-            if i + 1 in self.ple_layers:
+            if i in g["ple_layers"]:
                 yield from self._ple(f"{at}ple.")
-            yield from self._layer(at, kind, "")
+            yield from self._layer(at, is_attention, "")
         yield from self._hyper(f"{TRUNK}hyper_connection_mixer.", "hyper", inject=False)
-        yield self._matrix("lm_head.weight", "lm_head", vocab, hidden)
+        yield self._matrix("lm_head.weight", "lm_head", g["vocab_size"], g["hidden_size"])
 
     def _mtp(self) -> Iterator[Module]:
-        hidden, streams = self._int("hidden_size"), self._int("hc_count", 4)
+        hidden, streams = self.geometry["hidden_size"], self.geometry["hc_count"]
         yield self._vector("mtp.pre_fc_norm_embedding.weight", hidden)
         yield self._vector("mtp.pre_fc_norm_hidden.weight", streams * hidden)
         yield self._matrix("mtp.fc_embedding.weight", "mtp_fc", hidden, hidden)
         yield self._matrix("mtp.fc_hidden.weight", "mtp_fc", hidden, hidden)
-        yield from self._layer("mtp.layers.0.", "full_attention", "mtp_")
+        yield from self._layer("mtp.layers.0.", True, "mtp_")
         yield from self._hyper("mtp.hyper_connection_mixer.", "mtp_hyper", inject=False)
 
-    def _layer(self, at: str, kind: str, prefix: str) -> Iterator[Module]:
+    def _layer(self, at: str, is_attention: bool, prefix: str) -> Iterator[Module]:
         yield from self._hyper(f"{at}attn_hyper_connection.", f"{prefix}hyper")
-        if kind == "linear_attention":
-            yield from self._gdn(f"{at}linear_attn.")
-        else:
+        if is_attention:
             yield from self._attention(f"{at}self_attn.", prefix)
+        else:
+            yield from self._gdn(f"{at}linear_attn.")
         yield from self._hyper(f"{at}mlp_hyper_connection.", f"{prefix}hyper")
         yield from self._moe(f"{at}mlp.", prefix)
 
     def _hyper(self, at: str, cls: str, inject: bool = True) -> Iterator[Module]:
-        streams, rank = self._int("hc_count", 4), self._int("hc_lowrank", 320)
-        wide = streams * self._int("hidden_size")
+        g = self.geometry
+        streams, rank, wide = g["hc_count"], g["hc_rank"], g["hc_count"] * g["hidden_size"]
         yield self._vector(f"{at}hc_norm.weight", wide)
         yield self._matrix(f"{at}input_mix_weight_down.weight", cls, rank, wide)
         yield self._matrix(f"{at}input_mix_weight_up.weight", cls, wide, rank)
@@ -174,59 +145,58 @@ class Released:
             yield self._matrix(f"{at}block_inject_weight.weight", cls, streams, wide)
 
     def _gdn(self, at: str) -> Iterator[Module]:
-        hidden, n_v = self._int("hidden_size"), self._int("linear_num_value_heads")
-        d_v, kernel = self._int("linear_value_head_dim", 128), self._int("linear_conv_kernel_dim", 4)
-        n_qkv = 2 * self._int("linear_num_key_heads") * self._int("linear_key_head_dim", 128) + n_v * d_v
+        g = self.geometry
+        hidden, n_v, d_v = g["hidden_size"], g["gdn_value_heads"], g["gdn_value_dim"]
+        n_qkv = 2 * g["gdn_key_heads"] * g["gdn_key_dim"] + n_v * d_v
         yield self._matrix(f"{at}in_proj_qkv.weight", "gdn_in", n_qkv, hidden)
         yield self._matrix(f"{at}in_proj_z.weight", "gdn_in", n_v * d_v, hidden)
         yield self._matrix(f"{at}in_proj_a.weight", "gdn_in", n_v, hidden)
         yield self._matrix(f"{at}in_proj_b.weight", "gdn_in", n_v, hidden)
-        yield self._conv(f"{at}conv1d.weight", n_qkv, kernel)
+        yield self._conv(f"{at}conv1d.weight", n_qkv, g["gdn_conv_kernel"])
         yield self._vector(f"{at}A_log", n_v)
         yield self._vector(f"{at}dt_bias", n_v)
         yield self._vector(f"{at}norm.weight", d_v)
         yield self._matrix(f"{at}out_proj.weight", "gdn_out", hidden, n_v * d_v)
 
     def _attention(self, at: str, prefix: str) -> Iterator[Module]:
-        hidden, dim = self._int("hidden_size"), self._int("head_dim")
-        n_q, n_kv = self._int("num_attention_heads"), self._int("num_key_value_heads")
-        index_dim = self._int("indexer_head_dim", 128)
-        cls = f"{prefix}attention"
-        yield self._matrix(f"{at}q_proj.weight", cls, 2 * n_q * dim, hidden)
-        yield self._matrix(f"{at}k_proj.weight", cls, n_kv * dim, hidden)
-        yield self._matrix(f"{at}v_proj.weight", cls, n_kv * dim, hidden)
-        yield self._matrix(f"{at}o_proj.weight", cls, hidden, n_q * dim)
+        g, cls = self.geometry, f"{prefix}attention"
+        hidden, dim, index_dim = g["hidden_size"], g["head_dim"], g["index_dim"]
+        n_index = (g["index_heads"] + 1) * index_dim
+        yield self._matrix(f"{at}q_proj.weight", cls, 2 * g["n_heads"] * dim, hidden)
+        yield self._matrix(f"{at}k_proj.weight", cls, g["n_kv_heads"] * dim, hidden)
+        yield self._matrix(f"{at}v_proj.weight", cls, g["n_kv_heads"] * dim, hidden)
+        yield self._matrix(f"{at}o_proj.weight", cls, hidden, g["n_heads"] * dim)
         yield self._vector(f"{at}q_norm.weight", dim)
         yield self._vector(f"{at}k_norm.weight", dim)
-        n_index = (self._int("indexer_n_heads", 4) + 1) * index_dim
         yield self._matrix(f"{at}indexer.index_qk_proj.weight", f"{prefix}indexer", n_index, hidden)
         yield self._vector(f"{at}indexer.q_layernorm.weight", index_dim)
         yield self._vector(f"{at}indexer.k_layernorm.weight", index_dim)
 
     def _moe(self, at: str, prefix: str) -> Iterator[Module]:
-        hidden, n_experts = self._int("hidden_size"), self._int("num_experts", 512)
-        yield self._matrix(f"{at}gate.weight", f"{prefix}router", n_experts, hidden)
-        yield from self._experts(at, f"{prefix}routed_experts", n_experts, hidden, self._int("moe_intermediate_size"))
-        inner, cls = self._int("shared_expert_intermediate_size"), f"{prefix}shared_expert"
-        yield self._matrix(f"{at}shared_expert.gate_proj.weight", cls, inner, hidden)
-        yield self._matrix(f"{at}shared_expert.up_proj.weight", cls, inner, hidden)
-        yield self._matrix(f"{at}shared_expert.down_proj.weight", cls, hidden, inner)
+        g, shared = self.geometry, f"{prefix}shared_expert"
+        hidden, inner = g["hidden_size"], g["shared_dim"]
+        yield self._matrix(f"{at}gate.weight", f"{prefix}router", g["n_experts"], hidden)
+        yield from self._experts(at, f"{prefix}routed_experts", g["n_experts"], hidden, g["expert_dim"])
+        yield self._matrix(f"{at}shared_expert.gate_proj.weight", shared, inner, hidden)
+        yield self._matrix(f"{at}shared_expert.up_proj.weight", shared, inner, hidden)
+        yield self._matrix(f"{at}shared_expert.down_proj.weight", shared, hidden, inner)
         yield self._matrix(f"{at}shared_expert_gate.weight", f"{prefix}shared_expert_gate", 1, hidden)
 
     def _ple(self, at: str) -> Iterator[Module]:
-        hidden = self._int("hidden_size")
-        wide, embed = self._int("hc_count", 4) * hidden, self._int("ple_embed_dim", hidden)
-        yield self._matrix(f"{at}key_proj.weight", "ple", wide, embed)
-        yield self._matrix(f"{at}value_proj.weight", "ple", hidden, embed)
+        g = self.geometry
+        hidden, wide = g["hidden_size"], g["hc_count"] * g["hidden_size"]
+        n_heads = (g["ngram_size"] - 1) * g["heads_per_ngram"]
+        if n_heads < 1:
+            raise self._bad(f"config.json has {g['heads_per_ngram']} heads for {g['ngram_size']}-grams, expected some")
+        yield self._matrix(f"{at}key_proj.weight", "ple", wide, g["ple_dim"])
+        yield self._matrix(f"{at}value_proj.weight", "ple", hidden, g["ple_dim"])
         for norm in ("norm_key", "norm_query", "norm_conv"):
             yield self._vector(f"{at}{norm}.weight", wide)
-        yield self._conv(f"{at}conv1d.weight", wide, self._int("ple_conv_kernel_size", 4))
-        order = self._int("ngram_size", 3)
-        n_heads = (order - 1) * self._int("heads_per_ngram", 8)
-        yield self._vector(f"{at}ple_embedding.layer_multipliers", order, "I64")
+        yield self._conv(f"{at}conv1d.weight", wide, g["ple_conv_kernel"])
+        yield self._vector(f"{at}ple_embedding.layer_multipliers", g["ngram_size"], "I64")
         yield self._vector(f"{at}ple_embedding.ngram_heads_vocab_sizes", n_heads, "I64")
         yield self._vector(f"{at}ple_embedding.ngram_heads_offsets", n_heads, "I64")
-        self.table.append(self._table(f"{at}ple_embedding.", embed // n_heads))
+        self.table.append(self._table(f"{at}ple_embedding.", g["ple_dim"] // n_heads))
 
     # ------------------------------------------------------------------ one module each
     def _matrix(self, name: str, cls: str, n_out: int, n_in: int) -> Module:
@@ -381,15 +351,3 @@ def _pack_name(name: str) -> str:
     if name == "lm_head.weight":
         return "language_model.lm_head.weight"
     return name.replace(TRUNK, "language_model.model.", 1)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ModelFormatError(f"{path} does not exist, expected a checkpoint's {path.name}") from None
-    except (ValueError, RecursionError) as error:
-        raise ModelFormatError(f"{path}: not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise ModelFormatError(f"{path}: expected a JSON object")
-    return value
