@@ -190,4 +190,4 @@ def _entry(path: Path, name: str, value: Any, start: int) -> TensorInfo:
 
 
 def _broken(path: Path, fact: str) -> ModelFormatError:
-    return ModelFormatError(f"{path}: {fact}")
+    return ModelFormatError(f"[safetensors.open] {path}: {fact}")

@@ -366,6 +366,11 @@ def damage(kind: str, folder: Path) -> None:
         (folder / "config.json").write_text(json.dumps(config))
     elif kind == "no index":
         index.unlink()
+    elif kind == "index of numbers":
+        index.write_text('{"weight_map": {"lm_head.weight": [1]}}')
+    elif kind == "shard of another folder":
+        shutil.copy(shard, folder.parent / "x")
+        index.write_text(json.dumps({"weight_map": {**listed["weight_map"], "lm_head.weight": "../x"}}))
     elif kind == "shard not on disk":
         shard.unlink()
     elif kind == "shard not in the index":
@@ -425,7 +430,9 @@ BAD = {
     "no hidden_size": "hidden_size is missing",
     "layer type": "'sliding_attention'",
     "no index": r"index\.json is missing",
-    "shard not on disk": f"shard {SHARD} .* does not exist",
+    "index of numbers": "no weight_map of file names",
+    "shard of another folder": r"shard \.\./x of .* is no file of this folder",
+    "shard not on disk": f"shard {SHARD} of .* is no file of this folder",
     "shard not in the index": f"shard {SHARD} is missing from",
     "tensor not in its shard": r"places model\.visual\.x in",
     "tensor in another shard": r"lm_head\.weight is in",
@@ -450,7 +457,7 @@ def test_bad_input_is_named_and_leaves_nothing(kind: str, copy: Path, tmp_path: 
     damage(kind, copy)
     with pytest.raises(ModelFormatError, match=BAD[kind]):
         convert(copy, tmp_path / "pack", "optimized-speed")
-    assert set(names(tmp_path)) <= {"release"}
+    assert set(names(tmp_path)) <= {"release", "x"}
 
 
 @pytest.mark.parametrize(
@@ -459,6 +466,10 @@ def test_bad_input_is_named_and_leaves_nothing(kind: str, copy: Path, tmp_path: 
         (lambda p: p.pop("mtp.fc_hidden.weight"), r"mtp\.fc_hidden\.weight is missing"),
         (lambda p: p.update({"mtp.extra": p["lm_head.weight"]}), r"unknown tensor mtp\.extra"),
         (lambda p: p.pop(f"{PLE}ngram_embedding.shard_1.weight"), "n-gram table of 1 shards"),
+        (
+            lambda p: p.update({f"{PLE}ngram_embedding.shard_1.weight": p["lm_head.weight"][0, 0]}),
+            r"shard_1\.weight is",
+        ),
         (
             lambda p: p.update({"lm_head.weight": p["lm_head.weight"] * np.inf}),
             r"lm_head\.weight holds a value that is",
@@ -589,6 +600,18 @@ def test_a_signal_to_the_command_leaves_nothing(number: int, tiny: Path, tmp_pat
     assert not names(tmp_path)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)) == handlers
     assert command.run(args).recipe["name"] == "bare-speed"
+
+
+def test_a_release_that_cannot_be_read_is_an_io_error(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("qwenmtp.convert.released.read_header", refuse)
+    with pytest.raises(IoError, match="Permission denied"):
+        convert(copy, tmp_path / "pack", "optimized-speed")
+    assert names(tmp_path) == ["release"]
 
 
 def test_a_missing_parent_is_an_error_not_a_folder(tiny: Path, tmp_path: Path) -> None:

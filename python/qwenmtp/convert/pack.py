@@ -123,7 +123,11 @@ def convert(
         IoError: reading or writing failed, for instance on a full disk.
     """
     src, dst, recipe = Path(src), Path(dst), load_recipe(recipe)
-    source = Released(src)
+    with _typed_io_errors(dst):
+        return _convert(Released(src), dst, recipe, progress)
+
+
+def _convert(source: Released, dst: Path, recipe: Recipe, progress: Progress | None) -> ConvertReport:
     narrowed: list[str] = []
     body, mtp, table = ([_plan(m, recipe, narrowed) for m in part] for part in (source.body, source.mtp, source.table))
     shards = _cut(body)
@@ -143,17 +147,17 @@ def convert(
             tensors = {k: v for p in part for k, v in p.tensors.items()}
             with FileWriter(folder / name, tensors, metadata) as file:
                 for planned in part:
-                    for written in _write(planned, file, src):
+                    for written in _write(planned, file):
                         done += written
                         if progress:
                             progress(done, total, planned.module.name)
         _write_json(folder / INDEX, _index({n: parts[n] for n in names}))
         _write_json(folder / "config.json", _config(source, recipe, every))
-        for path in sorted({p for pattern in COPIED for p in src.glob(pattern) if p.is_file()}):
+        for path in sorted({p for pattern in COPIED for p in source.folder.glob(pattern) if p.is_file()}):
             _write_file(folder / path.name, path.read_bytes())
         files = {p.name: p.stat().st_size for p in sorted(folder.iterdir())}
     vision = sum(t.n_bytes for t in source.vision)
-    return ConvertReport(str(src), str(dst), recipe.to_dict(), _by_class(every), files, narrowed, vision)
+    return ConvertReport(str(source.folder), str(dst), recipe.to_dict(), _by_class(every), files, narrowed, vision)
 
 
 def _plan(module: Module, recipe: Recipe, narrowed: list[str]) -> Planned:
@@ -176,7 +180,7 @@ def _cut(body: list[Planned]) -> list[list[Planned]]:
     return shards
 
 
-def _write(planned: Planned, file: FileWriter, src: Path) -> Iterator[int]:
+def _write(planned: Planned, file: FileWriter) -> Iterator[int]:
     """Writes a module block by block; yields the bytes of each."""
     module, width = planned.module, planned.width
     step = max(1, BLOCK_VALUES // module.shape[-1] // module.unit) * module.unit
@@ -185,7 +189,7 @@ def _write(planned: Planned, file: FileWriter, src: Path) -> Iterator[int]:
         with mx.stream(mx.cpu):
             block = module.rows(first, min(step, module.n_rows - first))
             if not mx.isfinite(block).all().item():
-                raise ModelFormatError(f"{src}: {module.name} holds a value that is not finite")
+                raise ModelFormatError(f"[convert.write] {module.name} holds a value that is not finite")
             arrays = mx.quantize(block, width.group_size, width.bits) if width else (block,)
             out = [_bytes(a) for a in arrays]
         for name, data in zip(planned.tensors, out, strict=True):
@@ -255,23 +259,29 @@ def _by_class(every: list[Planned]) -> list[ClassReport]:
 def _published(dst: Path, needed: int) -> Iterator[Path]:
     """A new folder beside dst that becomes dst when the block ends well, and is removed when it does not."""
     if os.path.lexists(dst):
-        raise InvalidRequest(f"{dst} exists, expected the name of a new folder")
+        raise InvalidRequest(f"[convert.publish] {dst} exists, expected the name of a new folder")
     partial = dst.with_name(f"{dst.name}.partial-{os.getpid()}")
     try:
         free = shutil.disk_usage(dst.parent).free
         if free < needed:
-            raise IoError(f"{dst} needs {needed:,} bytes, {free:,} are free")
+            raise IoError(f"[convert.publish] {dst} needs {needed:,} bytes, {free:,} are free")
         partial.mkdir()
         yield partial
         _sync(partial)
         if os.path.lexists(dst):
-            raise InvalidRequest(f"{dst} appeared during the conversion")
+            raise InvalidRequest(f"[convert.publish] {dst} appeared during the conversion")
         partial.rename(dst)
         _sync(dst.parent)
-    except OSError as error:
-        raise IoError(f"{dst} was not written: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _typed_io_errors(dst: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise IoError(f"[convert.publish] {dst} was not written: {error}") from error
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -93,33 +93,33 @@ def load_recipe(recipe: str | Path | Recipe) -> Recipe:
         return BUILT_IN[str(recipe)]
     path = Path(recipe)
     if not path.is_file():
-        raise ConfigError(f"recipe {recipe}: no such file, expected one or {', '.join(BUILT_IN)}")
+        raise ConfigError(f"[convert.recipe] {recipe}: no such file, expected one or {', '.join(BUILT_IN)}")
     try:
         spec = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise ConfigError(f"recipe {path}: not JSON ({error})") from None
+        raise ConfigError(f"[convert.recipe] {path}: not JSON ({error})") from None
     return _parse(spec, path)
 
 
 def _parse(spec: Any, path: Path) -> Recipe:
     if not isinstance(spec, dict):
-        raise ConfigError(f"recipe {path}: expected an object with name, extends and classes")
+        raise ConfigError(f"[convert.recipe] {path}: expected an object with name, extends and classes")
     for key in spec:
         if key not in ("name", "extends", "classes"):
-            raise ConfigError(f"recipe {path}: unknown key {key}, expected name, extends, classes")
+            raise ConfigError(f"[convert.recipe] {path}: unknown key {key}, expected name, extends, classes")
     name, classes = spec.get("name", path.stem), spec.get("classes", {})
     extends = spec.get("extends", "optimized-speed")
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"recipe {path}: name is {name!r}, expected text")
+        raise ConfigError(f"[convert.recipe] {path}: name is {name!r}, expected text")
     if not isinstance(extends, str) or extends not in BUILT_IN:
-        raise ConfigError(f"recipe {path}: extends is {extends!r}, expected one of {', '.join(BUILT_IN)}")
+        raise ConfigError(f"[convert.recipe] {path}: extends is {extends!r}, expected one of {', '.join(BUILT_IN)}")
     if not isinstance(classes, dict):
-        raise ConfigError(f"recipe {path}: classes is {classes!r}, expected an object of widths by class")
+        raise ConfigError(f"[convert.recipe] {path}: classes is {classes!r}, expected an object of widths by class")
     widths = dict(BUILT_IN[extends].widths)
     for key, value in classes.items():
         if key not in FLOORS:
-            raise ConfigError(f"recipe {path}: unknown class {key}, expected one of {', '.join(FLOORS)}")
-        widths[key] = _width(value, f"recipe {path}: classes.{key}", FLOORS[key])
+            raise ConfigError(f"[convert.recipe] {path}: unknown class {key}, expected one of {', '.join(FLOORS)}")
+        widths[key] = _width(value, f"[convert.recipe] {path}: classes.{key}", FLOORS[key])
     return Recipe(name, widths)
 
 

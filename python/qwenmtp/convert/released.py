@@ -76,18 +76,17 @@ class Released:
         if not (self.folder / INDEX).exists() and (self.folder / "model.safetensors").exists():
             return read_header(self.folder / "model.safetensors")[0]
         weight_map = read_json(self.folder / INDEX).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise self._bad(f"{INDEX} has no weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(f, str) for f in weight_map.values()):
+            raise self._bad(f"{INDEX} has no weight_map of file names")
         files = set(weight_map.values())
         unlisted = sorted(p.name for p in self.folder.glob("model*.safetensors") if p.name not in files)
         if unlisted:
             raise self._bad(f"shard {unlisted[0]} is missing from {INDEX}")
         tensors: dict[str, TensorInfo] = {}
-        for name in sorted(files, key=str):
-            path = self.folder / Path(str(name)).name  # a shard is a file of this folder
-            if not path.is_file():
-                raise self._bad(f"shard {name} of {INDEX} does not exist")
-            for key, info in read_header(path)[0].items():
+        for name in sorted(files):
+            if Path(name).name != name or not (self.folder / name).is_file():
+                raise self._bad(f"shard {name} of {INDEX} is no file of this folder")
+            for key, info in read_header(self.folder / name)[0].items():
                 if weight_map.get(key) != name:
                     raise self._bad(f"{key} is in {name}, {INDEX} says {weight_map.get(key)}")
                 tensors[key] = info
@@ -277,7 +276,7 @@ class Released:
         """Shards in numeric order; row r of the file is row r of the hash."""
         shards: list[TensorInfo] = []
         while (name := f"{at}ngram_embedding.shard_{len(shards)}.weight") in self.tensors:
-            shards.append(self._take(name, (self.tensors[name].shape[0], dim)))
+            shards.append(self._take(name, (*self.tensors[name].shape[:1], dim)))
         starts = np.cumsum([0, *(s.n_rows for s in shards)])
         sizes, offsets = (
             read_rows(self.tensors[f"{at}ngram_heads_{what}"], 0, 1).view(np.int64)
@@ -343,7 +342,7 @@ class Released:
         return mx.from_fp8(values, dtype=mx.float32) * steps
 
     def _bad(self, fact: str) -> ModelFormatError:
-        return ModelFormatError(f"{self.folder}: {fact}")
+        return ModelFormatError(f"[convert.open] {self.folder}: {fact}")
 
 
 def _pack_name(name: str) -> str:
