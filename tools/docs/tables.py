@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from qwenmtp import errors
+from qwenmtp.settings_legacy import CLASSES, LEGACY, NO_EFFECT
+from qwenmtp.settings_table import FIELDS
+from qwenmtp.settings_values import BOOL, SIZE
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -28,8 +33,62 @@ def errors_table() -> str:
     return markdown(("code", "class", "meaning", "HTTP", "retry", "session after"), rows)
 
 
+def settings_table() -> str:
+    """One row for each setting."""
+    rows = []
+    for spec in FIELDS.values():
+        legacy = ", ".join(f"`{row.name}` ({row.letter})" for row in LEGACY.values() if row.field == spec.name)
+        accepted = spec.kind.accepted.replace(BOOL.accepted, "on or off").replace(SIZE, "a size")
+        rows.append((f"`{spec.name}`", accepted, _default(spec.default), f"`{spec.env}`", legacy, spec.doc))
+    return markdown(("field", "accepted", "default", "`QWENMTP_`", "`MTPLX_` (class)", "meaning"), rows)
+
+
+def _default(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int) and value >= 2**20:
+        unit, bits = ("GiB", 30) if value % 2**30 == 0 else ("MiB", 20)
+        return f"{value >> bits} {unit}"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def legacy_classes_table() -> str:
+    """What each class of MTPLX_* reading takes a text for."""
+    return markdown(("class", "text"), ((letter, text) for letter, text in CLASSES.items()))
+
+
+def no_effect_table() -> str:
+    """One row for each reason, with the variables it holds for."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in NO_EFFECT.items():
+        reasons.setdefault(reason, []).append(f"`{name}`")
+    return markdown(("`MTPLX_`", "why"), ((", ".join(names), reason) for reason, names in reasons.items()))
+
+
+def server_policy_table() -> str:
+    """One row for each of the 33 variables of the reference server's policy."""
+    cases = json.loads((ROOT / "tests" / "golden" / "settings" / "server_policy.json").read_text())["cases"]
+    counts: dict[str, int] = {}
+    for case in cases:
+        for name in case["env"]:
+            counts[name.removeprefix("MTPLX_")] = counts.get(name.removeprefix("MTPLX_"), 0) + 1
+    rows = []
+    for name, count in counts.items():
+        if count != 8:  # four texts in two modes; the obsolete flag has two
+            continue
+        here = f"`{LEGACY[name].field}`" if name in LEGACY else f"no effect: {NO_EFFECT[name]}"
+        rows.append((f"`{name}`", here, f"{count} equal" if name in LEGACY else f"{count} change nothing"))
+    return markdown(("`MTPLX_`", "here", "cases"), rows)
+
+
 # Page and marker of each table. A page holds `<!-- table: NAME -->`, the table, `<!-- end -->`.
-TABLES: dict[tuple[str, str], Callable[[], str]] = {("errors.md", "errors"): errors_table}
+TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    ("errors.md", "errors"): errors_table,
+    ("settings.md", "settings"): settings_table,
+    ("settings.md", "classes"): legacy_classes_table,
+    ("settings.md", "no effect"): no_effect_table,
+    ("settings.md", "server policy"): server_policy_table,
+}
 
 
 def with_table(text: str, name: str, table: str) -> str:
