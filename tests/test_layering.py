@@ -30,7 +30,16 @@ PYTHON_RANK = {
     name: rank
     for rank, names in enumerate(
         (
-            {"_build", "_version", "errors", "settings", "settings_legacy", "settings_table", "settings_values", "text_files"},
+            {
+                "_build",
+                "_version",
+                "errors",
+                "settings",
+                "settings_legacy",
+                "settings_table",
+                "settings_values",
+                "text_files",
+            },
             {"sampling", "tokenizer", "chat", "safetensors_io", "geometry"},
             {"convert", "weights", "plan"},
             {"engine", "store"},
