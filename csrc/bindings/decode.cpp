@@ -1,11 +1,14 @@
 /** The state of a conversation and the decoder that moves it on. */
 #include "bindings/bindings.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "base/error.h"
 #include "bindings/decode_values.h"
+#include "decode/null_network.h"
 #include "decode/state_decoder.h"
 
 namespace nb = nanobind;
@@ -22,6 +25,101 @@ template <typename Work>
 auto unlocked(Work work) {
   const nb::gil_scoped_release release;
   return work();
+}
+
+using Rows = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+mlx::core::array to_rows(const Rows& rows) {
+  const mlx::core::Shape shape{
+      static_cast<int>(rows.shape(0)),
+      static_cast<int>(rows.shape(1))};
+  if (rows.dtype() == nb::dtype<float>()) {
+    return mlx::core::array(
+        static_cast<const float*>(rows.data()),
+        shape,
+        mlx::core::float32);
+  }
+  if (rows.dtype() != nb::dtype<uint16_t>()) {
+    throw InvalidArgument(
+        "[decode.rows] expected float32, or bfloat16 as uint16");
+  }
+  const mlx::core::array bits(
+      static_cast<const uint16_t*>(rows.data()),
+      shape,
+      mlx::core::uint16);
+  return mlx::core::view(bits, mlx::core::bfloat16);
+}
+
+class NullDecoder {
+ public:
+  NullDecoder(
+      const Rows& rows,
+      std::vector<int32_t> prompt,
+      const nb::dict& options)
+      : network_(to_rows(rows)),
+        decoder_(network_, to_options(options), std::move(prompt)) {
+  }
+
+  decode::Decoder& decoder() {
+    return decoder_;
+  }
+
+ private:
+  decode::NullNetwork network_;
+  decode::Decoder decoder_;
+};
+
+/** The part of a decoder that does not depend on its network. */
+template <typename D>
+void register_steps(nb::class_<D>& c) {
+  c.def(
+       "prefill",
+       [](D& d) { return unlocked([&] { return d.decoder().prefill(); }); },
+       "One chunk; returns the tokens now held.")
+      .def(
+          "step",
+          [](D& d) {
+            return to_dict(unlocked([&] { return d.decoder().step(); }));
+          },
+          "One round: {ids, logprobs, drafted, accepted}.")
+      .def(
+          "advance",
+          [](D& d) {
+            return to_dict(unlocked([&] { return d.decoder().advance(); }));
+          },
+          "Up to the next batch of a round.")
+      .def(
+          "cancel",
+          [](D& d) { d.decoder().cancel(); },
+          "From any thread; takes effect at the next phase.")
+      .def_prop_ro(
+          "prefilled",
+          [](D& d) { return d.decoder().prefilled(); },
+          "Whether the whole prompt is in.")
+      .def_prop_ro(
+          "done",
+          [](D& d) { return d.decoder().done(); },
+          "Whether no step is left.")
+      .def_prop_ro(
+          "tokens",
+          [](D& d) { return d.decoder().tokens(); },
+          "Every emitted id, stop tokens included.")
+      .def_prop_ro(
+          "finish_reason",
+          [](D& d) { return to_name(d.decoder().finish_reason()); },
+          "stop, length, cancelled, deadline, or none while running.")
+      .def_prop_ro(
+          "stop_origin",
+          [](D& d) { return to_name(d.decoder().stop_origin()); },
+          "Where a stop came from.")
+      .def_prop_ro(
+          "draw_trace",
+          [](D& d) { return d.decoder().draws().trace(); },
+          "One letter per draw: c a token, u an acceptance.")
+      .def_prop_ro(
+          "statistics",
+          [](D& d) { return to_dict(d.decoder().statistics()); },
+          "Counters and seconds (decode.md 9).");
 }
 
 } // namespace
@@ -68,10 +166,11 @@ void register_decode(nb::module_& m) {
           nb::arg("other"),
           "The first differing value, or None when all bits are equal.");
 
-  nb::class_<StateDecoder>(
+  nb::class_<StateDecoder> decoder(
       m,
       "Decoder",
-      "One request: pull prefill, then steps, then finish.")
+      "One request: pull prefill, then steps, then finish.");
+  decoder
       .def(
           "__init__",
           [](StateDecoder* self,
@@ -93,63 +192,26 @@ void register_decode(nb::module_& m) {
           nb::keep_alive<1, 3>(),
           "prompt: every id of the context; the state holds a prefix of it.")
       .def(
-          "prefill",
-          [](StateDecoder& d) {
-            return unlocked([&] { return d.decoder().prefill(); });
-          },
-          "One chunk; returns the tokens now held.")
-      .def(
-          "step",
-          [](StateDecoder& d) {
-            return to_dict(unlocked([&] { return d.decoder().step(); }));
-          },
-          "One round: {ids, logprobs, drafted, accepted}.")
-      .def(
-          "advance",
-          [](StateDecoder& d) {
-            return to_dict(unlocked([&] { return d.decoder().advance(); }));
-          },
-          "Up to the next batch of a round.")
-      .def(
           "finish",
           [](StateDecoder& d) { return unlocked([&] { return d.finish(); }); },
           "Commit the state. Returns why it was put back instead, or ''.")
       .def(
-          "cancel",
-          [](StateDecoder& d) { d.decoder().cancel(); },
-          "From any thread; takes effect at the next phase.")
-      .def(
           "abandon",
           [](StateDecoder& d) { unlocked([&] { d.decoder().abandon(); }); },
-          "Put the state back to before the request.")
-      .def_prop_ro(
-          "prefilled",
-          [](StateDecoder& d) { return d.decoder().prefilled(); },
-          "Whether the whole prompt is in.")
-      .def_prop_ro(
-          "done",
-          [](StateDecoder& d) { return d.decoder().done(); },
-          "Whether no step is left.")
-      .def_prop_ro(
-          "tokens",
-          [](StateDecoder& d) { return d.decoder().tokens(); },
-          "Every emitted id, stop tokens included.")
-      .def_prop_ro(
-          "finish_reason",
-          [](StateDecoder& d) { return to_name(d.decoder().finish_reason()); },
-          "stop, length, cancelled, deadline, or none while running.")
-      .def_prop_ro(
-          "stop_origin",
-          [](StateDecoder& d) { return to_name(d.decoder().stop_origin()); },
-          "Where a stop came from.")
-      .def_prop_ro(
-          "draw_trace",
-          [](StateDecoder& d) { return d.decoder().draws().trace(); },
-          "One letter per draw: c a token, u an acceptance.")
-      .def_prop_ro(
-          "statistics",
-          [](StateDecoder& d) { return to_dict(d.decoder().statistics()); },
-          "Counters and seconds (decode.md 9).");
+          "Put the state back to before the request.");
+  register_steps(decoder);
+
+  nb::class_<NullDecoder> null(
+      m,
+      "NullDecoder",
+      "A request without a model, for benchmarks.");
+  null.def(
+      nb::init<const Rows&, std::vector<int32_t>, const nb::dict&>(),
+      nb::arg("rows"),
+      nb::arg("prompt"),
+      nb::arg("options"),
+      "rows [n, V]: logits in turn; float32, or uint16 holding bfloat16.");
+  register_steps(null);
 }
 
 } // namespace qwenmtp::bindings

@@ -23,8 +23,12 @@ sampling::Dtype row_dtype(const mx::array& rows) {
 
 } // namespace
 
-HostRows::HostRows(const mx::array& logits) : rows_(mx::contiguous(logits)) {
+HostRows::HostRows(const mx::array& logits) : rows_(logits) {
   rows_.eval();
+  if (!rows_.flags().row_contiguous) {
+    rows_ = mx::contiguous(rows_);
+    rows_.eval();
+  }
 }
 
 sampling::RowView HostRows::operator[](int row) const {

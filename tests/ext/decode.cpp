@@ -112,7 +112,7 @@ std::map<std::vector<int32_t>, int> count_answers(
   return counts;
 }
 
-}  // namespace
+} // namespace
 
 void register_decode(nb::module_& m) {
   nb::class_<ScriptedConfig>(m, "ScriptedConfig")
@@ -123,11 +123,7 @@ void register_decode(nb::module_& m) {
       .def_rw("amp", &ScriptedConfig::amp)
       .def_rw("script", &ScriptedConfig::script)
       .def_rw("draft_script", &ScriptedConfig::draft_script)
-      .def_rw("null", &ScriptedConfig::null)
-      .def_rw("fail_after", &ScriptedConfig::fail_after)
-      .def("use_bfloat16", [](ScriptedConfig& c) {
-        c.dtype = mlx::core::bfloat16;
-      });
+      .def_rw("fail_after", &ScriptedConfig::fail_after);
 
   nb::class_<ScriptedNetwork>(m, "ScriptedNetwork")
       .def(nb::init<ScriptedConfig>())

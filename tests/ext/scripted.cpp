@@ -12,7 +12,7 @@ using decode::Rows;
 
 namespace {
 
-constexpr int kHiddenWidth = 3;  // hash, tag, length
+constexpr int kHiddenWidth = 3; // hash, tag, length
 
 uint64_t mix(uint64_t x) {
   x ^= x >> 30;
@@ -39,7 +39,7 @@ std::vector<int64_t> read_hidden(const mx::array& hidden) {
   return {p, p + rows.size()};
 }
 
-}  // namespace
+} // namespace
 
 uint64_t fold(uint64_t h, uint64_t t) {
   return mix(h ^ ((t + 1) * 0x9E3779B97F4A7C15u));
@@ -53,10 +53,6 @@ ScriptedNetwork::ScriptedNetwork(ScriptedConfig config)
     : config_(std::move(config)) {
   state_.hashes = {config_.salt};
   state_.digests = {config_.salt};
-  for (uint64_t i = 0; config_.null && i < 8; i++) {
-    null_.push_back(to_array(trunk_row(fold(config_.salt, i), 0)));
-    null_.back().eval();
-  }
 }
 
 std::vector<float> ScriptedNetwork::trunk_row(uint64_t hash, size_t length)
@@ -93,17 +89,7 @@ std::vector<float> ScriptedNetwork::draft_row(
 
 mx::array ScriptedNetwork::to_array(const std::vector<float>& rows) const {
   const int n = static_cast<int>(rows.size()) / config_.vocab;
-  return mx::astype(
-      mx::array(rows.begin(), {n, config_.vocab}, mx::float32),
-      config_.dtype);
-}
-
-mx::array ScriptedNetwork::null_rows(int n) {
-  std::vector<mx::array> rows;
-  for (int i = 0; i < n; i++) {
-    rows.push_back(null_[next_null_++ % null_.size()]);
-  }
-  return n == 1 ? rows[0] : mx::concatenate(rows, 0);
+  return mx::array(rows.begin(), {n, config_.vocab}, mx::float32);
 }
 
 Rows ScriptedNetwork::forward(
@@ -126,7 +112,7 @@ Rows ScriptedNetwork::forward(
     const size_t length = state_.tokens.size();
     const bool wanted = which == LogitRows::all ||
                         (which == LogitRows::last && i + 1 == ids.size());
-    if (wanted && !config_.null) {
+    if (wanted) {
       const auto row = trunk_row(state_.hashes.back(), length);
       logits.insert(logits.end(), row.begin(), row.end());
     }
@@ -139,8 +125,7 @@ Rows ScriptedNetwork::forward(
   window_ = open_window ? static_cast<int>(ids.size()) : 0;
   Rows out{std::nullopt, hidden_rows(hidden)};
   if (which != LogitRows::none) {
-    const int n = which == LogitRows::all ? static_cast<int>(ids.size()) : 1;
-    out.logits = config_.null ? null_rows(n) : to_array(logits);
+    out.logits = to_array(logits);
   }
   return out;
 }
@@ -186,9 +171,7 @@ Rows ScriptedNetwork::draft(const mx::array& hidden, int32_t token, int depth) {
   Rows out{
       std::nullopt,
       hidden_rows({static_cast<int64_t>(next), 1, h[2] + 1})};
-  out.logits = config_.null
-                   ? null_rows(1)
-                   : to_array(draft_row(next, h[2] + 1, state_.digests.back()));
+  out.logits = to_array(draft_row(next, h[2] + 1, state_.digests.back()));
   return out;
 }
 
@@ -228,4 +211,4 @@ bool ScriptedNetwork::is_last_hidden(const mx::array& hidden) const {
   return read_hidden(hidden) == want;
 }
 
-}  // namespace qwenmtp::testing
+} // namespace qwenmtp::testing

@@ -17,19 +17,16 @@ namespace qwenmtp::testing {
 struct ScriptedConfig {
   uint64_t salt = 0x243F6A8885A308D3u;
   int vocab = 32;
-  std::string mode = "hash";  // hash, ties, script
+  std::string mode = "hash"; // hash, ties, script
   double amp = 0.5;
   std::vector<int32_t> script;
   std::vector<int32_t> draft_script;
-  /** Rows repeated in every position instead of hashes: a null trunk. */
-  bool null = false;
-  mlx::core::Dtype dtype = mlx::core::float32;
   /** A trunk forward throws once more calls than this were logged; -1 never. */
   int fail_after = -1;
 };
 
 uint64_t fold(uint64_t h, uint64_t t);
-uint32_t noise(uint64_t h, uint64_t j);  // 0..65535
+uint32_t noise(uint64_t h, uint64_t j); // 0..65535
 
 class ScriptedNetwork : public decode::Network {
  public:
@@ -40,7 +37,7 @@ class ScriptedNetwork : public decode::Network {
   };
   struct HistoryRow {
     uint64_t hash;
-    int64_t tag;  // 0: hidden of the trunk, 1: of the draft head
+    int64_t tag; // 0: hidden of the trunk, 1: of the draft head
     int64_t length;
     int32_t token;
   };
@@ -96,9 +93,9 @@ class ScriptedNetwork : public decode::Network {
  private:
   struct State {
     std::vector<int32_t> tokens;
-    std::vector<uint64_t> hashes;  // hashes[n]: after n tokens
+    std::vector<uint64_t> hashes; // hashes[n]: after n tokens
     std::vector<HistoryRow> history;
-    std::vector<uint64_t> digests;  // digests[n]: of n history rows
+    std::vector<uint64_t> digests; // digests[n]: of n history rows
   };
   struct Saved : Snapshot {
     explicit Saved(State s) : state(std::move(s)) {
@@ -110,15 +107,12 @@ class ScriptedNetwork : public decode::Network {
   std::vector<float> draft_row(uint64_t hash, size_t length, uint64_t digest)
       const;
   mlx::core::array to_array(const std::vector<float>& rows) const;
-  mlx::core::array null_rows(int n);
   void push_history(const HistoryRow& row);
 
   ScriptedConfig config_;
   State state_;
   int window_ = 0;
   std::vector<Call> log_;
-  std::vector<mlx::core::array> null_;  // eight rows, used in turn
-  size_t next_null_ = 0;
 };
 
-}  // namespace qwenmtp::testing
+} // namespace qwenmtp::testing
