@@ -39,8 +39,28 @@ struct ModelFormatError : Error {
 
 /** Opening, reading or writing a file failed. */
 struct IoError : Error {
-  explicit IoError(const std::string& message) : Error("io_error", message) {
+  explicit IoError(const std::string& message, int error_number = 0)
+      : Error("io_error", message), error_number(error_number) {
   }
+
+  int error_number; // errno of the failed call, 0 when there was none
+};
+
+/** A checkpoint was not restored or not written. outcome is a key of
+ *  CHECKPOINT_CODES in python/qwenmtp/errors.py and says what becomes of the
+ *  file; reason is a stable word for logs and tests. */
+struct CheckpointError : Error {
+  CheckpointError(
+      const char* outcome,
+      std::string reason,
+      const std::string& message)
+      : Error(std::string("checkpoint_") + outcome, message),
+        outcome(outcome),
+        reason(std::move(reason)) {
+  }
+
+  const char* outcome;
+  std::string reason;
 };
 
 /** A probability row without mass. */

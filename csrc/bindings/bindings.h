@@ -7,6 +7,8 @@ namespace qwenmtp::bindings {
 
 void register_decode(nanobind::module_& m);
 void register_model(nanobind::module_& m);
+void register_checkpoint(nanobind::module_& m);
+void register_model(nanobind::module_& m);
 void register_ple(nanobind::module_& m);
 
 } // namespace qwenmtp::bindings

@@ -1,5 +1,6 @@
 /** The test-only extension: scripted trunks, fault hooks, traces and views of
  *  single rooms. No wheel carries it. */
+#include "bindings/errors.h"
 #include "testing.h"
 
 namespace nb = nanobind;
@@ -7,6 +8,9 @@ namespace nb = nanobind;
 NB_MODULE(_qwenmtp_testing, m) {
   m.doc() = "Test hooks of qwenmtp; absent from wheels.";
   nb::module_::import_("qwenmtp._core"); // its types are used here
+  qwenmtp::bindings::translate_errors();
+  qwenmtp::testing::register_base(m);
+  qwenmtp::testing::register_checkpoint(m);
   qwenmtp::testing::register_model(m);
   qwenmtp::testing::register_ple(m);
   register_decode(m);
