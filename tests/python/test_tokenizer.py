@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qwenmtp.errors import InvalidRequest, ModelFormatError
-from qwenmtp.text_files import TextFiles
+from qwenmtp.text_files import TextFiles, read_text_files
 from qwenmtp.tokenizer import StopStrings, Tokenizer, check_ids
 
 # Byte-level vocabulary: 256 bytes, the pieces their merges reach, one piece that is no byte text, added tokens.
@@ -69,6 +69,9 @@ CONFIG = {
 }
 TOKENIZER = Tokenizer(text_files(tokenizer_config=CONFIG, generation_config={"eos_token_id": [267, 266]}))
 WHOLE = tokenizers.Tokenizer.from_buffer(tokenizer_json())
+DEMO_FOLDER = Path(__file__).resolve().parents[2] / "models" / "demo"
+DEMO = Tokenizer(read_text_files(DEMO_FOLDER))
+LIBRARY = tokenizers.Tokenizer.from_file(str(DEMO_FOLDER / "tokenizer.json"))
 
 NASTY = [
     "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466",  # family joined by zero-width joiners
@@ -157,6 +160,17 @@ def test_ids_without_text_are_empty() -> None:
 
 def test_a_truncation_in_the_file_does_not_cut_prompts() -> None:
     assert len(TOKENIZER.encode("a" * 50)) == 50
+
+
+def test_nothing_is_added_around_a_prompt() -> None:
+    start = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [start, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [266], "tokens": ["<|im_start|>"]}},
+    }
+    assert len(Tokenizer(text_files(tokenizer=tokenizer_json(post_processor=template))).encode("a")) == 1
 
 
 @pytest.mark.parametrize("value", [b"a", 5, None, ["a"]])
@@ -308,3 +322,25 @@ def test_stop_strings_are_non_empty_text(stops: object) -> None:
     with pytest.raises(InvalidRequest, match="expected non-empty text") as caught:
         StopStrings(stops)
     assert caught.value.details == {"field": "stop"}
+
+
+@given(st.lists(st.integers(0, 4095)), st.lists(st.integers(0, 100)))
+def test_random_ids_of_the_demo_vocabulary(ids: list[int], cuts: list[int]) -> None:
+    for skip in (False, True):
+        stream, edges = DEMO.stream(skip_special=skip), sorted({0, len(ids), *(c % (len(ids) + 1) for c in cuts)})
+        pieces = [stream.push(ids[a:b]) for a, b in itertools.pairwise(edges)] + [stream.flush()]
+        kept = [i for i in ids if not (skip and i in DEMO.special_ids)]
+        assert "".join(pieces) == DEMO.decode(ids, skip_special=skip) == LIBRARY.decode(kept, skip_special_tokens=False)
+
+
+@given(text)
+def test_the_demo_tokenizer_is_the_librarys(value: str) -> None:
+    assert DEMO.encode(value) == LIBRARY.encode(value).ids
+    assert DEMO.decode(DEMO.encode(value), skip_special=False) == unicodedata.normalize("NFC", value)
+
+
+def test_what_the_demo_says_about_its_tokens() -> None:
+    assert DEMO.stop_ids == (0, 2)
+    assert DEMO.special_ids == {0, 1, 2}
+    assert DEMO.vocab_size == 4096
+    assert DEMO.encode("<think>a</think><|im_end|>") == [5, 73, 6, 2]  # as transformers 5.16.1
