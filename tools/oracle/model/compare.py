@@ -43,9 +43,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 import numpy as np
-from reference import run
+from reference import build_models, run
 
 
 def diff(a, b, tol):
@@ -82,7 +83,7 @@ def main():
         sys.exit(diff(dict(np.load(a.paths[0])), dict(np.load(a.paths[1])), a.tol) > 0)
     ids = [int(s) for s in a.ids.split(",") if s]
     chunks = [int(s) for s in a.chunks.split(",") if s] or None
-    out = run(a.paths[0], ids, chunks, a.dtype, a.tie, a.level, a.drafts)
+    out = run(build_models(Path(a.paths[0]), a.dtype), ids, chunks, a.tie, a.level == "full", a.drafts)
     np.savez_compressed(a.paths[1], **out)
     print(
         f"{a.paths[1]}: {len(out)} arrays, cut.qsa {out['cut.qsa']:.2e}, zero ties {out['cut.zero_ties']}, "

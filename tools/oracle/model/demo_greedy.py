@@ -12,10 +12,12 @@ import json
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import reference
+import torch
+from tokenizers import Tokenizer
+from transformers.cache_utils import DynamicCache
 
 TOKENS = 64
 NEAR_TIE = 3e-3  # a stream closer than this could flip between two float32 implementations
@@ -79,15 +81,12 @@ IDS = {
 }
 
 
-def greedy(models: Any, ids: list[int]) -> tuple[list[int], float]:
+def greedy(models: reference.Models, ids: list[int]) -> tuple[list[int], float]:
     """TOKENS greedy ids after `ids`, and the smallest top-two logit gap on the way."""
-    from transformers.cache_utils import DynamicCache
-
-    _, config, model, _, torch, _ = models
-    cache, rows, out, margin = DynamicCache(config=config), torch.tensor([ids]), [], np.inf
-    with reference.block_choice(torch, "lowest", {}):
+    cache, rows, out, margin = DynamicCache(config=models.config), torch.tensor([ids]), [], np.inf
+    with reference.block_choice("lowest", {}):
         while len(out) < TOKENS:
-            row = model(input_ids=rows, cache=cache, use_cache=True, logits_to_keep=1).logits[0, -1]
+            row = models.trunk(input_ids=rows, cache=cache, use_cache=True, logits_to_keep=1).logits[0, -1]
             top = torch.sort(row, descending=True).values[:2]
             margin = min(margin, float(top[0] - top[1]))
             out.append(int(row.argmax()))
@@ -96,11 +95,9 @@ def greedy(models: Any, ids: list[int]) -> tuple[list[int], float]:
 
 
 def main(checkpoint: Path, out: Path) -> None:
-    from tokenizers import Tokenizer
-
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     prompts = {name: tokenizer.encode(text).ids for name, text in TEXTS.items()} | IDS
-    models = reference.build_models(checkpoint, "f32")
+    models = reference.build_models(checkpoint)
     rows = []
     for name, ids in prompts.items():
         greedy_ids, margin = greedy(models, ids)

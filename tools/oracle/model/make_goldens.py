@@ -90,7 +90,7 @@ def attempt(models: Any, case: Case, ids: list[int]) -> tuple[list[int], dict[st
     if case.greedy:
         prompt, margins = len(ids), []
         for _ in range(case.greedy):
-            row = reference.run(None, ids, models=models, drafts=1)["logits"][-1]
+            row = reference.run(models, ids, drafts=1)["logits"][-1]
             margins.append(top_gap(row))
             ids = [*ids, int(row.argmax())]
         chunks = [prompt] + [1] * case.greedy
@@ -98,7 +98,7 @@ def attempt(models: Any, case: Case, ids: list[int]) -> tuple[list[int], dict[st
         extra = {"greedy.ids": np.array(ids[prompt:], np.int64), "greedy.margin": np.array(margins, np.float32)}
     if case.also:
         entry["also_chunks"] = [list(split) for split in case.also]
-    out = reference.run(None, ids, chunks, models=models, level="full" if case.full else "golden")
+    out = reference.run(models, ids, chunks, full=case.full)
     entry = {"ids": ids, "chunks": chunks, **entry}
     entry |= {k: float(out[k]) for k in ("cut.qsa", "cut.router")} | {"cut.zero_ties": int(out["cut.zero_ties"])}
     return ids, entry, out | extra
@@ -109,7 +109,7 @@ def golden(root: Path) -> None:
 
     table = read_table(root)
     for name in chosen():
-        models = reference.build_models(root / name, "f32")
+        models = reference.build_models(root / name)
         for label, case in cases(name).items():
             for turn in range(60):
                 ids = draw_ids(case, CHECKPOINTS[name].geometry, f"{name} {label} {turn}")
@@ -132,12 +132,12 @@ def chain(root: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     arrays, table = {}, {}
     for name in ("small", "wide", "odd", "mixed"):
-        models = reference.build_models(root / name, "f32")
+        models = reference.build_models(root / name)
         for length in (1, 2, 13, 19, 41):  # 19: the chain crosses the trunk budget of the small checkpoints
             label = f"{name}.{length}"
             for turn in range(60):
                 ids = draw_ids(Case(length), CHECKPOINTS[name].geometry, f"chain {label} {turn}")
-                got = reference.run(None, ids, models=models, drafts=5)
+                got = reference.run(models, ids, drafts=5)
                 if clear(got, {}):
                     break
             else:
