@@ -34,8 +34,8 @@ FIRST, COUNT = 200, 500
 
 def log_probs(path: Path, windows: list[list[int]]) -> torch.Tensor:
     with contextlib.redirect_stderr(io.StringIO()):
-        model = build_models(path, "f32")[2]
-    with torch.inference_mode(), block_choice(torch, "lowest", {}):
+        model = build_models(path).trunk
+    with torch.inference_mode(), block_choice("lowest", {}):
         rows = [model(input_ids=torch.tensor([w]), use_cache=False).logits[0] for w in windows]
     return torch.log_softmax(torch.cat(rows), -1)
 

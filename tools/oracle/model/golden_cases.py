@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ class Checkpoint:
     seed: int
     geometry: dict[str, Any]
     recipe: dict[str, Any] | str | None = None  # None: released layout; str: an MTPLX named recipe
+    vlm: tuple[int, int] | None = None  # bits and group size of a conversion by mlx-vlm
     dtype: str = "bf16"
     packed: bool = True
     shards: int = 2
@@ -222,6 +223,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "quality": Checkpoint(2108, PACKED, recipe="flash-next-optimized-quality"),
     "narrow": Checkpoint(2109, PACKED, recipe=NARROW),
     "mixed": Checkpoint(2110, PACKED, recipe=MIXED),
+    "vlm": Checkpoint(2111, PACKED, vlm=(4, 32)),
 }
 
 
@@ -328,6 +330,7 @@ def cases(checkpoint: str) -> dict[str, Case]:
         "ties3": tie_cases,
         "quality": width_cases,
         "narrow": width_cases,
+        "vlm": lambda: {n: replace(c, bf16=False) for n, c in short_cases().items()},
     }.get(checkpoint, short_cases)()
 
 

@@ -1,8 +1,10 @@
 """Write tests/golden/model and tests/golden/mtp_chain.
 
-    make_goldens.py weights DIR     the checkpoints                       (MTPLX environment)
+    make_goldens.py weights DIR     released checkpoints, MTPLX packs     (MTPLX environment)
+    make_goldens.py vlm DIR         mlx-vlm conversions                   (mlx-vlm environment)
     make_goldens.py golden DIR      float32 arrays from PyTorch           (torch environment)
     make_goldens.py second DIR      MTPLX on the CPU: cross-check, bf16   (MTPLX environment)
+    make_goldens.py third DIR       mlx-vlm on the CPU: cross-check       (mlx-vlm environment)
     make_goldens.py chain DIR OUT   draft chains of depth 5               (torch environment)
 
 Run in this order. ONLY=checkpoint,... limits a step to some checkpoints. The tables are golden_cases.py; the
@@ -43,28 +45,39 @@ def write_table(root: Path, table: dict[str, Any]) -> None:
     (root / "cases.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def weights(root: Path) -> None:
+def write_source(name: str, out: Path) -> None:
     import make_tiny
 
+    c = CHECKPOINTS[name]
+    make_tiny.make(
+        out, seed=c.seed, dtype=c.dtype, overrides=c.geometry, packed=c.packed, shards=c.shards, edit=c.edit
+    )  # fmt: skip
+
+
+def weights(root: Path) -> None:
     for name in chosen():
         c = CHECKPOINTS[name]
-        make = {
-            "seed": c.seed,
-            "dtype": c.dtype,
-            "overrides": c.geometry,
-            "packed": c.packed,
-            "shards": c.shards,
-            "edit": c.edit,
-        }
+        if c.vlm:
+            continue
         if c.recipe is None:
-            make_tiny.make(root / name, **make)
+            write_source(name, root / name)
             continue
         from mtplx.commands.forge_qwen4_exp import named_recipe, run_lane
 
         with tempfile.TemporaryDirectory() as source:
-            make_tiny.make(Path(source), **make)
+            write_source(name, Path(source))
             recipe = named_recipe(c.recipe) if isinstance(c.recipe, str) else c.recipe
             run_lane(Path(source), root / name, recipe=recipe)
+
+
+def vlm(root: Path) -> None:
+    import vlm_model
+
+    for name in chosen():
+        if widths := CHECKPOINTS[name].vlm:
+            with tempfile.TemporaryDirectory() as source:
+                write_source(name, Path(source))
+                vlm_model.convert(Path(source), root / name, *widths)
 
 
 # ------------------------------------------------------------------ PyTorch
@@ -157,6 +170,8 @@ def second(root: Path) -> None:
     mx.set_default_device(mx.cpu)
     table = read_table(root)
     for name in chosen():
+        if CHECKPOINTS[name].vlm:
+            continue
         full, half = load(root / name, mx.float32), load(root / name, mx.bfloat16)
         for label, case in cases(name).items():
             file = f"{name}.{label}.npz"
@@ -178,6 +193,29 @@ def second(root: Path) -> None:
         write_table(root, table)
 
 
+# ------------------------------------------------------------------ mlx-vlm
+def third(root: Path) -> None:
+    """Prompts within the budget only: mlx-vlm has another tie rule."""
+    import vlm_model
+
+    table = read_table(root)
+    for name in chosen():
+        if not CHECKPOINTS[name].vlm:
+            continue
+        model = vlm_model.load(root / name)
+        for label in cases(name):
+            file = f"{name}.{label}.npz"
+            ids, budget = table[file]["ids"], CHECKPOINTS[name].geometry["indexer_budget"]
+            if len(ids) > budget:
+                continue
+            worst = float(np.abs(vlm_model.logits(model, ids) - np.load(root / file)["logits"]).max())
+            if worst > AGREE:
+                raise SystemExit(f"{file}: mlx-vlm differs by {worst}")
+            table[file]["vlm_f32_max_abs"] = worst
+            print(file, worst, flush=True)
+    write_table(root, table)
+
+
 if __name__ == "__main__":
-    step = {"weights": weights, "golden": golden, "second": second, "chain": chain}[sys.argv[1]]
-    step(*map(Path, sys.argv[2:]))
+    steps = {"weights": weights, "vlm": vlm, "golden": golden, "second": second, "third": third, "chain": chain}
+    steps[sys.argv[1]](*map(Path, sys.argv[2:]))
