@@ -23,7 +23,7 @@ ROOMS = {
 # Rooms that know no tensors.
 NO_MLX = {"sampling", "ple"}
 
-CORE_IMPORTERS = {"sampling", "engine", "store", "sessions"}
+CORE_IMPORTERS = {"sampling", "engine", "store", "checkpoint_files", "sessions"}
 
 # Python modules from low to high; a module may import only from lower ranks or its own.
 PYTHON_RANK = {
@@ -42,7 +42,7 @@ PYTHON_RANK = {
             },
             {"sampling", "tokenizer", "chat", "safetensors_io", "geometry"},
             {"convert", "weights", "plan"},
-            {"engine", "store"},
+            {"engine", "store", "checkpoint_files"},
             {"sessions"},
             {"verify", "bench"},
             {"server"},
