@@ -143,6 +143,21 @@ ODD: dict[str, Any] = SMALL | {
     "ple_layer_ids": [3],
     "linear_num_value_heads": 6,
 }
+# static YaRN: interpolated, ramped and plain frequencies, amplitude above one
+YARN: dict[str, Any] = SMALL | {
+    "layer_types": [GDN, QSA],
+    "ple_layer_ids": [1],
+    "head_dim": 64,
+    "indexer_head_dim": 48,
+    "rope_parameters": ROPE
+    | {
+        "rope_type": "yarn",
+        "rope_theta": 10_000,
+        "factor": 4.0,
+        "original_max_position_embeddings": 4096,
+        "mrope_section": [6, 5, 5],
+    },
+}
 PACKED: dict[str, Any] = SMALL | {
     "hidden_size": 64,
     "layer_types": [GDN, GDN, QSA],
@@ -217,6 +232,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "split": Checkpoint(2102, SMALL | {"indexer_n_heads": 1, "num_experts": 5}, packed=False, dtype="f32"),
     "wide": Checkpoint(2103, WIDE),
     "odd": Checkpoint(2104, ODD),
+    "yarn": Checkpoint(2112, YARN),
     "ties0": Checkpoint(2105, TIES | {"layer_types": [GDN, GDN, QSA]}, edit=zero_scores),
     "ties3": Checkpoint(2106, TIES | {"layer_types": [QSA, GDN]}, edit=equal_scores),
     "speed": Checkpoint(2107, PACKED, recipe="flash-next-optimized-speed"),
@@ -294,7 +310,6 @@ def short_cases(budget: int = 16, block: int = 4) -> dict[str, Case]:
         "edge": Case(edge, full=True),
         "long": Case(long, eos_at=(3, long - 1), other_eos_at=(9,), also=((budget, long - budget), (1,) * long)),
         "decode": Case(edge + 9, chunks=(edge - 3, *(1,) * 12)),
-        "keep_1_of_4": rollback(edge - 1, 4, 1),
         "keep_3_of_4": rollback(edge - 1, 4, 3),
         "greedy": Case(9, greedy=15),
     }
@@ -330,6 +345,7 @@ def cases(checkpoint: str) -> dict[str, Case]:
         "ties3": tie_cases,
         "quality": width_cases,
         "narrow": width_cases,
+        "yarn": width_cases,
         "vlm": lambda: {n: replace(c, bf16=False) for n, c in short_cases().items()},
     }.get(checkpoint, short_cases)()
 
