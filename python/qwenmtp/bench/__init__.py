@@ -1,0 +1,1 @@
+"""Measurements a user can repeat: timing, benchmark commands, supervisor."""
