@@ -7,6 +7,7 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -27,8 +28,10 @@ from qwenmtp.settings_table import (
     TraceSettings,
     VerifySettings,
 )
+from qwenmtp.text_files import read_pack
 
 Mode = Literal["mtp", "ar"]
+Pack = Mapping[str, Any] | str | Path | None
 Source = Literal["keyword", "QWENMTP_*", "MTPLX_*", "pack", "policy", "default"]
 
 _OWN, _LEGACY = "QWENMTP_", "MTPLX_"
@@ -117,7 +120,7 @@ class Settings:
         cls,
         env: Mapping[str, str],
         mode: Mode = "mtp",
-        pack: Mapping[str, Any] | None = None,
+        pack: Pack = None,
         **overrides: Any,
     ) -> Settings:
         """Resolves every field: keyword, QWENMTP_*, MTPLX_*, pack, policy, default; the first that speaks counts.
@@ -127,15 +130,18 @@ class Settings:
         Args:
             env: Environment variables.
             mode: `mtp` or `ar`.
-            pack: The model's config.json; its key `mtplx_runtime`, where present, is the parsed mtplx_runtime.json of
-                the pack, whose `runtime_env_overrides` count as the pack's wishes.
+            pack: The model's folder, or what `read_pack` reads there: config.json and, as `mtplx_runtime`, the pack's
+                mtplx_runtime.json, whose `runtime_env_overrides` are its wishes.
             **overrides: Fields by the lower-case name of their variable (`dtype`, `ple_threads`), or by dotted name.
 
         Raises:
             ConfigError: Unknown QWENMTP_* name or keyword, or a value that is not accepted.
+            ModelFormatError: A file of the pack is damaged.
         """
         if mode not in get_args(Mode):
             raise ConfigError(f"[settings] mode {mode!r}, expected mtp or ar", details={"name": "mode"})
+        if isinstance(pack, str | Path):
+            pack = read_pack(pack)
         statements = [
             *_from_keywords(overrides),
             *_from_own(env),
@@ -147,7 +153,7 @@ class Settings:
         return cls._settled(statements, mode, no_effect)
 
     @classmethod
-    def from_env(cls, mode: Mode = "mtp", pack: Mapping[str, Any] | None = None, **overrides: Any) -> Settings:
+    def from_env(cls, mode: Mode = "mtp", pack: Pack = None, **overrides: Any) -> Settings:
         """`resolve` with this process's environment."""
         return cls.resolve(os.environ, mode, pack, **overrides)
 

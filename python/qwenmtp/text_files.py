@@ -62,6 +62,16 @@ def read_text_files(folder: str | Path) -> TextFiles:
     )
 
 
+def read_pack(folder: str | Path) -> dict[str, Any]:
+    """What settings take from a model folder: config.json, and mtplx_runtime.json under the key `mtplx_runtime`.
+
+    Raises:
+        ModelFormatError: A file is unreadable, not UTF-8, or not a JSON object.
+    """
+    folder = Path(folder)
+    return {**_read_object(folder / "config.json"), "mtplx_runtime": _read_object(folder / "mtplx_runtime.json")}
+
+
 def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()

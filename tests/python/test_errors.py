@@ -3,6 +3,8 @@
 import copy
 import json
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +48,17 @@ def test_from_code_builds_the_class_of_the_code(code: str) -> None:
     assert type(error) is class_of(code) is getattr(errors, name)
     assert (error.code, error.retryable, error.http_hint) == (code, retryable, hint)
     assert (str(error), error.details) == ("[room.function] 1, expected 2", {"found": 1})
+
+
+def test_every_code_that_the_core_throws_has_a_row() -> None:
+    core = Path(__file__).resolve().parents[2] / "csrc"
+    classes = dict(
+        re.findall(r'struct (\w+) : Error \{[^}]*?Error\("([a-z_]+)"', (core / "base" / "error.h").read_text())
+    )
+    sources = "".join(path.read_text() for path in core.rglob("*.cpp"))
+    thrown = {code for name, code in classes.items() if re.search(rf"\b{name}\(", sources)}
+    assert len(thrown) >= 4
+    assert thrown <= set(CODES)
 
 
 def test_a_code_without_a_row_keeps_its_message_and_code() -> None:

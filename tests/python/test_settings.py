@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qwenmtp import settings as settings_module
-from qwenmtp.errors import ConfigError
+from qwenmtp.errors import ConfigError, ModelFormatError
 from qwenmtp.settings import Settings
 from qwenmtp.settings_legacy import CLASSES, LEGACY, NO_EFFECT, NOTHING
 from qwenmtp.settings_table import FIELDS, GROUPS
@@ -223,6 +223,19 @@ def test_policy_counts_before_the_default_and_after_the_pack() -> None:
 @pytest.mark.parametrize("pack", [None, {}, {"text_config": {**POLICY["text_config"], "num_hidden_layers": 8}}])
 def test_policy_is_for_the_released_geometry_only(pack: dict | None) -> None:
     assert Settings.resolve({}, "mtp", pack).provenance["decode.relaxed_draft_ties"].source == "default"
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_packs_folder_is_read(tmp_path: Path, kind: type) -> None:
+    assert Settings.resolve({}, "mtp", kind(tmp_path)) == Settings.resolve({})
+    (tmp_path / "config.json").write_text(json.dumps(FLASH_NEXT))
+    (tmp_path / "mtplx_runtime.json").write_text('{"runtime_env_overrides": {"MTPLX_NGRAM_STAGE": "0"}}')
+    settings = Settings.resolve({}, "mtp", kind(tmp_path))
+    assert settings.decode.relaxed_draft_ties
+    assert not settings.ple.staging
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelFormatError, match=r"config\.json is not JSON"):
+        Settings.resolve({}, "mtp", kind(tmp_path))
 
 
 def test_agreement_is_no_conflict() -> None:
