@@ -90,6 +90,13 @@ struct Cancelled : Error {
   }
 };
 
+/** This machine cannot run what was asked of it. */
+struct DeviceError : Error {
+  explicit DeviceError(const std::string& message)
+      : Error("device_error", message) {
+  }
+};
+
 /** A broken invariant of our own; never the caller's doing. */
 struct InternalError : Error {
   explicit InternalError(const std::string& message)

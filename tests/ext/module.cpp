@@ -12,6 +12,7 @@ NB_MODULE(_qwenmtp_testing, m) {
   qwenmtp::testing::register_base(m);
   qwenmtp::testing::register_checkpoint(m);
   qwenmtp::testing::register_model(m);
+  qwenmtp::testing::register_kernels(m);
   qwenmtp::testing::register_ple(m);
   register_decode(m);
   register_keyed(m);

@@ -7,6 +7,7 @@ namespace qwenmtp::testing {
 
 void register_base(nanobind::module_& m);
 void register_checkpoint(nanobind::module_& m);
+void register_kernels(nanobind::module_& m);
 void register_model(nanobind::module_& m);
 void register_ple(nanobind::module_& m);
 

@@ -1,0 +1,113 @@
+#include "kernels/kernel.h"
+
+#include <mlx/allocator.h>
+#include <mlx/backend/cpu/encoder.h>
+#include <mlx/primitives.h>
+
+#include "base/error.h"
+
+namespace qwenmtp::kernels {
+
+namespace mx = mlx::core;
+
+namespace {
+
+class CpuNode : public mx::Primitive {
+ public:
+  CpuNode(mx::Stream stream, const char* name, BindCpu bind)
+      : Primitive(stream), name_(name), bind_(std::move(bind)) {
+  }
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs)
+      override {
+    for (array& out : outputs) {
+      out.set_data(mx::allocator::malloc(out.nbytes()));
+    }
+    // Inputs are not computed yet: only the queued job may read them.
+    mx::cpu::get_command_encoder(stream()).dispatch(bind_(inputs, outputs));
+  }
+
+  void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
+    throw InternalError(
+        std::string("[kernels.") + name_ + "] CPU node on a GPU stream");
+  }
+
+  const char* name() const override {
+    return name_;
+  }
+
+ private:
+  const char* name_;
+  BindCpu bind_;
+};
+
+/** Elements between rows of a seen as [rows, last axis]. */
+int64_t row_stride(const array& a) {
+  const int last = a.ndim() - 1;
+  if (last < 0) {
+    return 1;
+  }
+  if (a.shape(last) > 1 && a.strides(last) != 1) {
+    throw InternalError("[kernels.rows_of] last axis is not contiguous");
+  }
+  int64_t stride = a.shape(last);
+  int64_t expected = -1;
+  for (int axis = last - 1; axis >= 0; --axis) {
+    if (a.shape(axis) == 1) {
+      continue;
+    }
+    if (expected < 0) {
+      stride = a.strides(axis);
+    } else if (a.strides(axis) != expected) {
+      throw InternalError("[kernels.rows_of] rows have no single stride");
+    }
+    expected = a.strides(axis) * a.shape(axis);
+  }
+  return stride;
+}
+
+} // namespace
+
+std::vector<array> cpu_node(
+    const char* name,
+    BindCpu bind,
+    const std::vector<array>& inputs,
+    const std::vector<mx::Shape>& shapes,
+    const std::vector<mx::Dtype>& dtypes,
+    mx::StreamOrDevice s) {
+  auto node =
+      std::make_shared<CpuNode>(mx::to_stream(s), name, std::move(bind));
+  return array::make_arrays(shapes, dtypes, node, inputs);
+}
+
+cpu::Type type_of(const array& a) {
+  switch (a.dtype().val()) {
+    case mx::Dtype::Val::float32:
+      return cpu::Type::f32;
+    case mx::Dtype::Val::bfloat16:
+      return cpu::Type::bf16;
+    case mx::Dtype::Val::float16:
+      return cpu::Type::f16;
+    default:
+      throw InvalidArgument(
+          "[kernels.type_of] integer array, expected float32, bfloat16 or "
+          "float16");
+  }
+}
+
+cpu::Rows rows_of(const array& a) {
+  return {a.data<char>(), row_stride(a)};
+}
+
+cpu::OutRows out_rows_of(array& a) {
+  return {a.data<char>(), row_stride(a)};
+}
+
+cpu::Vector vector_of(const array& a) {
+  if (!a.flags().row_contiguous) {
+    throw InternalError("[kernels.vector_of] array is not contiguous");
+  }
+  return {a.data<char>(), type_of(a)};
+}
+
+} // namespace qwenmtp::kernels

@@ -1,0 +1,44 @@
+/** How a kernel meets MLX. The only file, with kernel.cpp, that names MLX's
+ *  primitive and custom-kernel interfaces. */
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <mlx/array.h>
+#include <mlx/stream.h>
+#include <mlx/utils.h>
+
+#include "kernels/cpu/body.h"
+
+namespace qwenmtp::kernels {
+
+using mlx::core::array;
+
+/** Binds a CPU body to evaluated arrays: reads pointers and strides of the
+ * inputs and of the outputs, which are allocated and row-contiguous, and
+ * returns the job. The inputs' values are there only when the job runs. */
+using BindCpu = std::function<std::function<void()>(
+    const std::vector<array>& inputs,
+    std::vector<array>& outputs)>;
+
+/** A lazy node of MLX's graph whose job is queued on the CPU stream `s`. `name`
+ *  is the kernel's, a literal. */
+std::vector<array> cpu_node(
+    const char* name,
+    BindCpu bind,
+    const std::vector<array>& inputs,
+    const std::vector<mlx::core::Shape>& shapes,
+    const std::vector<mlx::core::Dtype>& dtypes,
+    mlx::core::StreamOrDevice s);
+
+/** Storage type of a dense array. Throws InvalidArgument for integers. */
+cpu::Type type_of(const array& a);
+
+/** Rows of an array seen as [rows, last axis]. Throws InternalError unless the
+ * last axis is contiguous and the others have one stride. */
+cpu::Rows rows_of(const array& a);
+cpu::OutRows out_rows_of(array& a);
+cpu::Vector vector_of(const array& a);
+
+} // namespace qwenmtp::kernels

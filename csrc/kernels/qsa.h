@@ -1,0 +1,79 @@
+/** Qwen sparse attention between its projections. */
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace qwenmtp::kernels {
+
+struct QsaWeights {
+  array q_norm;       // [D]
+  array k_norm;       // [D]
+  array index_q_norm; // [Di]
+  array index_k_norm; // [Di]
+  int heads = 0;
+  int kv_heads = 0;
+  int index_heads = 0;
+  int ratio = 0;         // tokens of a block
+  int budget_blocks = 0; // blocks that a row may see besides its incomplete one
+  float eps = 0;
+};
+
+/** Rows of the projections. */
+struct QsaRows {
+  array q_gate; // [n, Hq * 2 * D]: per head D of query, then D of gate
+  array k;      // [n, Hkv * D]
+  array v;      // [n, Hkv * D]
+  array index;  // [n, (Hi + 1) * Di]: query heads, then the key
+};
+
+/** cos and sin of rotary angles, float32 [rows, rotary_dim / 2]. */
+struct QsaRope {
+  array cos;
+  array sin;
+};
+
+struct QsaPrepared {
+  array q;       // [n, Hq * D], normalised and rotated
+  array k;       // [Hkv, n, D], normalised and rotated
+  array v;       // [Hkv, n, D]
+  array index_q; // [n, Hi * Di], normalised and rotated
+  array raw;     // [n, Di], index keys as projected
+  array pooled;  // [blocks, Di]: keys of the blocks that these rows complete
+};
+
+/** What the caches and the scores take. `at` holds the angles of the rows,
+ * `blocks` those of the first tokens of the blocks that become complete;
+ * raw_tail [t, Di] the raw keys of the incomplete block before row 0, 0 <= t <
+ * ratio. */
+QsaPrepared qsa_prepare(
+    const QsaRows& rows,
+    const array& raw_tail,
+    const QsaRope& at,
+    const QsaRope& blocks,
+    const QsaWeights& w,
+    mlx::core::StreamOrDevice s = {});
+
+struct QsaOutput {
+  array y;      // [n, Hq * D], gated
+  array blocks; // [n, budget_blocks] int32: blocks seen, ascending, -1 behind
+                // the last
+};
+
+/** Attention of the rows at positions first .. first + n - 1 over caches that
+ * hold them: keys, values [Hkv, >= first + n, D], pooled [>= (first + n) /
+ * ratio, Di]. Row p sees the budget_blocks best of its (p + 1) / ratio complete
+ * blocks, by float32 score less 1e-12 a block, the larger id among equals, and
+ * its incomplete block. Caches may be longer; nothing behind row p is read for
+ * it. */
+QsaOutput qsa_attend(
+    const array& q,
+    const array& q_gate,
+    const array& index_q,
+    const array& keys,
+    const array& values,
+    const array& pooled,
+    int first,
+    const QsaWeights& w,
+    mlx::core::StreamOrDevice s = {});
+
+} // namespace qwenmtp::kernels
