@@ -37,3 +37,35 @@ METAL_FUNC float group_sum(float v, threadgroup float* part, int i_simd, int lan
   return total;
 }
 
+// Largest value of a threadgroup, the same in all threads; `part` as above.
+template <int SIMDS, typename V>
+METAL_FUNC V group_max(V v, threadgroup V* part, int i_simd, int lane) {
+  const V most = simd_max(v);
+  if (lane == 0) {
+    part[i_simd] = most;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  V total = part[0];
+  for (int i = 1; i < SIMDS; ++i) {
+    total = metal::max(total, part[i]);
+  }
+  return total;
+}
+
+// Eight consecutive values; the address is a multiple of 16 bytes.
+template <typename T>
+METAL_FUNC void load8(const device T* p, thread float (&v)[8]) {
+  const uint4 b = *(const device uint4*)(p);
+  const uint words[4] = {b.x, b.y, b.z, b.w};
+  for (int i = 0; i < 4; ++i) {
+    v[2 * i] = static_cast<float>(as_type<T>(static_cast<ushort>(words[i] & 0xffffu)));
+    v[2 * i + 1] = static_cast<float>(as_type<T>(static_cast<ushort>(words[i] >> 16)));
+  }
+}
+METAL_FUNC void load8(const device float* p, thread float (&v)[8]) {
+  const float4 a = *(const device float4*)(p);
+  const float4 b = *(const device float4*)(p + 4);
+  v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w;
+  v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
+}
+

@@ -11,23 +11,6 @@
 //
 // The file is over 400 lines: eight kernels share one inner product.
 
-// Eight consecutive values; the address is a multiple of 16 bytes.
-template <typename T>
-METAL_FUNC void rows_load8(const device T* p, thread float (&v)[8]) {
-  const uint4 b = *(const device uint4*)(p);
-  const uint words[4] = {b.x, b.y, b.z, b.w};
-  for (int i = 0; i < 4; ++i) {
-    v[2 * i] = static_cast<float>(as_type<T>(static_cast<ushort>(words[i] & 0xffffu)));
-    v[2 * i + 1] = static_cast<float>(as_type<T>(static_cast<ushort>(words[i] >> 16)));
-  }
-}
-METAL_FUNC void rows_load8(const device float* p, thread float (&v)[8]) {
-  const float4 a = *(const device float4*)(p);
-  const float4 b = *(const device float4*)(p + 4);
-  v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w;
-  v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
-}
-
 // One affine matrix. `S` is the type of the pointers to scales and biases, both
 // in the model's type.
 template <int BITS, int GROUP, int IN, typename S>
@@ -76,7 +59,7 @@ struct RowsDense {
   };
 
   METAL_FUNC void fetch(int i_out, int i_chunk, thread Raw& raw) const {
-    rows_load8(w + i_out * IN + 8 * i_chunk, raw.v);
+    load8(w + i_out * IN + 8 * i_chunk, raw.v);
   }
 
   METAL_FUNC void unpack8(thread const Raw& raw, int, thread float (&v)[8]) const {
@@ -111,7 +94,7 @@ METAL_FUNC void rows_dot(
       float b_x[ROWS][8];
       for (int r = 0; r < ROWS; ++r) {
         if (r < n_rows) {
-          rows_load8(x + row[r] * IN + i_chunk * M::chunk + 8 * sub, b_x[r]);
+          load8(x + row[r] * IN + i_chunk * M::chunk + 8 * sub, b_x[r]);
         }
       }
       for (int o = 0; o < OUTS; ++o) {

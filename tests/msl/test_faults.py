@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from msl.families import ALL
 from msl.harness.case import Case
@@ -12,27 +11,16 @@ from msl.harness.faults import Fault, seeded
 SMALL = [c for c in ALL if c.shape.startswith("ragged")]
 ONE_EACH = list({c.kernel.name: c for c in reversed(SMALL)}.values())
 FAULTS = [f for c in ONE_EACH for f in seeded(c.kernel)]
-# Order that exists only between atomics is no data race; it shows as a wrong result.
-KINDS = ("race", "divergent", "oob", "deadlock", "barrier", "uninit", "simd", "unwritten")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.id)
 def test_seeded_fault(fault: Fault) -> None:
-    reports = []
+    """Some case and schedule finds it; a different result alone does not count."""
     for case in (c for c in SMALL if c.kernel.name == fault.kernel.name):
         inputs, mutant = case.inputs(), replace(case, kernel=fault.kernel)
-        right = case.run(inputs)
-        for schedule in SCHEDULES:
-            result = mutant.run(inputs, schedule)
-            reports += [f.kind for f in result.findings]
-            same = zip(result.outputs, right.outputs, strict=True)
-            if not all(np.array_equal(a.view(np.uint8), b.view(np.uint8)) for a, b in same):
-                reports.append("wrong result")
-            if any(r.startswith(KINDS) for r in reports):
-                return
-    assert reports == ["wrong result"] * len(reports), reports
-    assert reports
-    assert "atomic" in fault.kernel.text
+        if any(mutant.run(inputs, schedule).findings for schedule in SCHEDULES):
+            return
+    pytest.fail("no finding")
 
 
 @pytest.mark.parametrize("case", ONE_EACH, ids=lambda c: c.id)

@@ -15,7 +15,6 @@ import pytest
 from msl.families import ALL
 from msl.harness import text
 from msl.harness.case import Case
-from msl.harness.spec import dialect
 
 MX = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16, "int32": mx.int32, "uint32": mx.uint32}
 MX |= {"uint8": mx.uint8}
@@ -77,7 +76,7 @@ def test_our_kernels(case: Case) -> None:
     arrays = case.inputs()
     inputs = [text.Input(a.name, x.dtype.name, x.size, x.ndim) for a, x in zip(case.kernel.inputs, arrays, strict=True)]
     outputs = [(a.name, case.kernel.dtype(a, case.template)) for a in case.kernel.outputs]
-    call = (case.kernel.name, dialect() + case.kernel.text, case.kernel.source, case.template, inputs, outputs)
+    call = (case.kernel.name, case.kernel.header, case.kernel.source, case.template, inputs, outputs)
     assert text_of_ours(*call).strip() == text_of_mlx(*call).strip()
 
 

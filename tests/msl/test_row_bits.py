@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from msl.families import gdn, hyper, moe, ple, rows
+from msl.families import gdn, hyper, moe, ple, qsa, rows, sample
 from msl.harness.case import Array, Case
 from msl.harness.cpu import run
+from msl.harness.spec import Kernel
 
 
 def same_bits(a: Array, b: Array) -> None:
@@ -98,12 +99,12 @@ def test_gdn_verify_rows(case: Case) -> None:
         same_bits(committed, state)
 
 
-WHOLE = ("hyper_norm", "hyper_write", "hyper_read", "hyper_mean", "ple_gate", "moe_combine", "gdn_norm")
+EVERY = [c for f in (hyper, moe, ple, gdn, qsa, sample) for c in f.CASES]
+WHOLE = ("hyper_norm", "hyper_write", "hyper_read", "hyper_mean", "ple_gate", "moe_combine", "gdn_norm", "qsa_combine")
+WHOLE += ("sample_chunks", "sample_row")
 
 
-@pytest.mark.parametrize(
-    "case", several([*hyper.CASES, *moe.CASES, *ple.CASES, *gdn.CASES], *WHOLE), ids=lambda c: c.id
-)
+@pytest.mark.parametrize("case", several(EVERY, *WHOLE), ids=lambda c: c.id)
 def test_rows_alone(case: Case) -> None:
     """Kernels whose rows share nothing but weights."""
     inputs, outputs = case.inputs(), launch(case, case.inputs())
@@ -139,3 +140,52 @@ def test_ple_conv(case: Case) -> None:
         row, tail = launch(case, [x[mine], gated[mine], normed[mine], prev, keep, tail, w])
         prev, keep = normed[mine], np.array([1], np.int32)
         same_bits(row[0], out[r])
+
+
+POSITIONED = ("qsa_scores", "qsa_top_blocks", "qsa_attend", "qsa_attend_rows")
+
+
+@pytest.mark.parametrize("case", several(qsa.CASES, *POSITIONED), ids=lambda c: c.id)
+def test_rows_at_a_position(case: Case) -> None:
+    """Row r of a window at p is the only row of a window at p + r."""
+    inputs, outputs = case.inputs(), launch(case, case.inputs())
+    for r in range(len(outputs[0])):
+        mine = []
+        for argument, a in zip(case.kernel.inputs, inputs, strict=True):
+            if argument.name == "position":
+                mine.append(a + np.int32(r))
+            elif argument.name == "n_rows":
+                mine.append(np.array([1], np.int32))
+            else:
+                mine.append(a[r : r + 1] if argument.dims[0] == "rows" else a)
+        for got, want in zip(launch(case, mine), outputs, strict=True):
+            same_bits(got[0], want[r])
+
+
+@pytest.mark.parametrize("case", several(qsa.CASES, "qsa_heads"), ids=lambda c: c.id)
+def test_qsa_heads(case: Case) -> None:
+    *inputs, eps, _ = case.inputs()
+    q, k, v, iq, raw = launch(case, case.inputs())
+    norms = {4, 5, 6}
+    for r in range(len(q)):
+        mine = [a if i in norms else a[r : r + 1] for i, a in enumerate(inputs)]
+        row = launch(case, [*mine, eps, np.array([1], np.int32)])
+        for got, want in zip(
+            row, (q[r : r + 1], k[:, r : r + 1], v[:, r : r + 1], iq[r : r + 1], raw[r : r + 1]), strict=True
+        ):
+            same_bits(got, want)
+
+
+@pytest.mark.parametrize("case", several(qsa.CASES, "qsa_attend_rows"), ids=lambda c: c.id)
+def test_prefill_attends_as_decode_does(case: Case) -> None:
+    """qsa_attend_rows has the bits of qsa_attend and qsa_combine."""
+    q, k, v, chosen, qg, position, capacity = case.inputs()
+    t = case.template
+    n = -(-(t["K"] * t["RATIO"] + t["RATIO"] - 1) // 64)
+
+    def part(kernel: Kernel, inputs: Sequence[Array]) -> list[Array]:
+        template = {name: (t | {"SPLITS": n})[name] for name, _ in kernel.template}
+        return run(kernel, template, inputs).outputs
+
+    parts = part(qsa.KERNELS["qsa_attend"], [q, k, v, chosen, position, capacity])
+    same_bits(part(qsa.KERNELS["qsa_combine"], [*parts, qg])[0], launch(case, case.inputs())[0])

@@ -25,7 +25,7 @@ def probe(
         "//@call int(thread_index_in_simdgroup), int(threadgroup_position_in_grid.x));\n"
     )
     template = {"T": out, "N": grid}
-    return run(parse(text, "probe")["probe"], template, [x], schedule)
+    return run(parse(text, "probe.metal")["probe"], template, [x], schedule)
 
 
 FUNCTIONS = {
@@ -107,6 +107,21 @@ FOUND = {  # body, threadgroup array, threads -> kind
         "atomic_uint s[1]",
         64,
         "",
+    ),
+    "a load among additions": (
+        "if (i == 0) { atomic_store_explicit(&s[0], 0u, memory_order_relaxed); } " + BARRIER + " "
+        "atomic_fetch_add_explicit(&s[0], 1u, memory_order_relaxed); "
+        "y[i] = float(atomic_load_explicit(&s[0], memory_order_relaxed)) + x[i];",
+        "atomic_uint s[1]",
+        64,
+        "race-threadgroup",
+    ),
+    "a store among additions": (
+        "if (i == 0) { atomic_store_explicit(&s[0], 0u, memory_order_relaxed); } else { "
+        "atomic_fetch_add_explicit(&s[0], 1u, memory_order_relaxed); } y[i] = x[i];",
+        "atomic_uint s[1]",
+        64,
+        "race-threadgroup",
     ),
     "two writers of an output": ("y[0] = x[i]; y[i] = x[i];", "", 64, "race-device"),
     "writers in two threadgroups": ("y[i] = x[i]; if (i % 64 == 0) { y[0] = x[i]; }", "", 128, "race-device"),

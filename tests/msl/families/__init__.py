@@ -1,5 +1,6 @@
 """The cases of each kernel family: shapes that ship, and ragged ones."""
 
-from . import gdn, hyper, moe, ple, rows
+from . import gdn, hyper, moe, ple, qsa, rows, sample
 
-ALL = [*gdn.CASES, *rows.CASES, *hyper.CASES, *moe.CASES, *ple.CASES]
+FAMILIES = (gdn, rows, hyper, moe, ple, qsa, sample)
+ALL = [case for family in FAMILIES for case in family.CASES]

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from . import text
-from .spec import Kernel, Shape, Value, dialect, evaluate
+from .spec import Kernel, Shape, Value, evaluate
 
 SHIM = Path(__file__).parent / "shim"
 CACHE = Path(__file__).parents[3] / ".cache" / "msl"
@@ -160,7 +160,8 @@ def refuse_bare_threadgroup(code: str) -> None:
 
 
 def _header(kernel: Kernel) -> str:
-    return f'{dialect()}#line 1 "{kernel.family}.metal"\n{kernel.text}\n#line 1 "{kernel.name}.call"\n'
+    """The header with the lines of each file counted on their own."""
+    return "".join(f'#line 1 "{name}"\n{text}\n' for name, text in kernel.files) + f'#line 1 "{kernel.name}.call"\n'
 
 
 class _Buffer(ctypes.Structure):
@@ -270,7 +271,7 @@ class _Program:
     def line(self, pc: int) -> str:
         """Innermost line of kernel text at a code address."""
         found = subprocess.check_output(["addr2line", "-i", "-e", self.path, hex(pc - 1 - self.base)], text=True)
-        lines = [x for x in found.splitlines() if re.search(r"\.(metal|call)\b", x)]
+        lines = [x for x in found.splitlines() if str(SHIM) not in x and re.search(r"\.(metal|call|h):", x)]
         return Path(lines[0].split(" ")[0]).name if lines else "?"
 
 

@@ -38,16 +38,15 @@ def seeded(kernel: Kernel) -> Iterator[Fault]:
 def removed_barriers(kernel: Kernel) -> Iterator[Fault]:
     """Each barrier, gone."""
     for m in _matches(_BARRIER, kernel):
-        yield _changed(kernel, m, "", f"no barrier, line {_line(kernel, m)}")
+        yield _changed(kernel, m, "", "no barrier")
 
 
 def weakened_barriers(kernel: Kernel) -> Iterator[Fault]:
     """Each threadgroup barrier without its memory, or for one simdgroup only."""
     for m in _matches(_BARRIER, kernel):
         if m[1] == "threadgroup":
-            line = _line(kernel, m)
-            yield _changed(kernel, m, "threadgroup_barrier(mem_flags::mem_none);", f"mem_none, line {line}")
-            yield _changed(kernel, m, m[0].replace("threadgroup_b", "simdgroup_b"), f"simdgroup barrier, line {line}")
+            yield _changed(kernel, m, "threadgroup_barrier(mem_flags::mem_none);", "mem_none")
+            yield _changed(kernel, m, m[0].replace("threadgroup_b", "simdgroup_b"), "simdgroup barrier")
 
 
 def divergent_simd_calls(kernel: Kernel) -> Iterator[Fault]:
@@ -55,11 +54,10 @@ def divergent_simd_calls(kernel: Kernel) -> Iterator[Fault]:
     for m in _matches(_SIMD_CALL, kernel):
         end, depth = m.end(), 1
         while depth:
-            depth += {"(": 1, ")": -1}.get(kernel.text[end], 0)
+            depth += {"(": 1, ")": -1}.get(m.string[end], 0)
             end += 1
-        call = kernel.text[m.start() : end]
-        text = f"{kernel.text[: m.start()]}(lane < 31 ? {call} : 0){kernel.text[end:]}"
-        yield Fault(replace(kernel, text=text), f"lane 31 skips {m[0]}), line {_line(kernel, m)}")
+        call = m.string[m.start() : end]
+        yield _changed(kernel, m, f"(lane < 31 ? {call} : 0)", f"lane 31 skips {m[0]})", end)
 
 
 def short_arrays(kernel: Kernel) -> Iterator[Fault]:
@@ -72,27 +70,29 @@ def short_arrays(kernel: Kernel) -> Iterator[Fault]:
 
 def _matches(pattern: re.Pattern[str], kernel: Kernel) -> Iterator[re.Match[str]]:
     """Matches in the functions that a launch of this kernel reaches."""
-    bodies = dict(_functions(kernel.text))
+    bodies = {name: (text, at) for _, text in kernel.files for name, at in _functions(text)}
     reached, todo = set(), [kernel.source]
     while todo:
         code = todo.pop()
         for name in bodies.keys() & set(re.findall(r"\w+", code)) - reached:
             reached.add(name)
-            todo.append(kernel.text[bodies[name]])
+            text, at = bodies[name]
+            todo.append(text[at])
     for name in sorted(reached):
-        yield from pattern.finditer(kernel.text, bodies[name].start, bodies[name].stop)
+        text, at = bodies[name]
+        yield from pattern.finditer(text, at.start, at.stop)
 
 
 def _functions(text: str) -> Iterator[tuple[str, slice]]:
-    """Name and body of each function of a family."""
+    """Name and body of each function of a file."""
     for m in re.finditer(r"^METAL_FUNC [\w ]+?(\w+)\(", text, re.M):
         begin = text.index("{", m.end())
         yield m[1], slice(begin, text.index("\n}\n", begin))
 
 
-def _line(kernel: Kernel, m: re.Match[str]) -> int:
-    return kernel.text.count("\n", 0, m.start()) + 1
-
-
-def _changed(kernel: Kernel, m: re.Match[str], by: str, what: str) -> Fault:
-    return Fault(replace(kernel, text=kernel.text[: m.start()] + by + kernel.text[m.end() :]), what)
+def _changed(kernel: Kernel, m: re.Match[str], by: str, what: str, end: int = -1) -> Fault:
+    """The kernel with a match (or all up to `end`) replaced in its file."""
+    changed = m.string[: m.start()] + by + m.string[end if end >= 0 else m.end() :]
+    files = tuple((name, changed if text == m.string else text) for name, text in kernel.files)
+    (file,) = [name for name, text in kernel.files if text == m.string]
+    return Fault(replace(kernel, files=files), f"{what}, {file}:{m.string.count(chr(10), 0, m.start()) + 1}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from . import text
 from .cpu import CACHE, SHIM, refuse_bare_threadgroup
-from .spec import DTYPES, Kernel, Value, dialect
+from .spec import DTYPES, Kernel, Value
 
 _ABSENT = ["generic_address_space", "pipes", "program_scope_global_variables", "device_enqueue", "fp64"]
 _EXTENSIONS = ",".join([*(f"-__opencl_c_{n}" for n in _ABSENT), "-cl_khr_fp64"])
@@ -31,7 +31,7 @@ def lint(kernel: Kernel, template: Mapping[str, Value], inputs: Sequence[text.In
         template: Template arguments by name.
         inputs: Their sizes decide between `device` and `constant`, as in MLX.
     """
-    refuse_bare_threadgroup(kernel.text + kernel.source)
+    refuse_bare_threadgroup(kernel.header + kernel.source)
     outputs = [(a.name, kernel.dtype(a, template)) for a in kernel.outputs]
     words = {"device": "__global", "constant": "__constant"}
     parameters = []
@@ -44,7 +44,7 @@ def lint(kernel: Kernel, template: Mapping[str, Value], inputs: Sequence[text.In
         for n, v in template.items()
     )
     code = (
-        f'#include "msl_opencl.h"\n{dialect()}#line 1 "{kernel.family}.metal"\n{kernel.text}\n#line 1 "call"\n'
+        f'#include "msl_opencl.h"\n{kernel.header}\n#line 1 "call"\n'
         f"__kernel void {kernel.name}_lint(\n" + ",\n".join(parameters) + f") {{\n{constants}{kernel.source}\n}}\n"
     )
     key = hashlib.sha256((" ".join(_COMMAND) + (SHIM / "msl_opencl.h").read_text() + code).encode()).hexdigest()[:20]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 METAL = Path(__file__).parents[3] / "metal"
+SHARED = ("dialect.h", "numerics.h", "select.h")  # in front of every family
 
 # dtype word of a spec -> the word MLX writes into the kernel's signature.
 DTYPES = {
@@ -36,11 +37,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One `//@kernel` block and the family text that it belongs to."""
+    """One `//@kernel` block and the files that MLX gets as header, in order."""
 
     name: str
-    family: str
-    text: str
+    files: tuple[tuple[str, str], ...]  # name, text
     template: tuple[tuple[str, str], ...]
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
@@ -48,6 +48,11 @@ class Kernel:
     grid: tuple[str, ...]
     group: tuple[str, ...]
     call: str
+
+    @property
+    def header(self) -> str:
+        """What MLX gets as `header`; on CUDA metal/cuda.h goes before it."""
+        return "".join(text for _, text in self.files)
 
     @property
     def source(self) -> str:
@@ -138,25 +143,25 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     return value
 
 
-def parse(text: str, family: str) -> dict[str, Kernel]:
-    """All kernels of a family's text, by name."""
+def parse(text: str, name: str, before: Sequence[str] = SHARED) -> dict[str, Kernel]:
+    """All kernels of a family's text, by name; the files `before` go in front of it."""
+    files = (*((f, (METAL / f).read_text()) for f in before), (name, text))
     blocks: list[dict[str, list[str]]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith("//@"):
             continue
         key, _, value = line[3:].partition(" ")
         if key not in ("kernel", "template", "in", "out", "shared", "grid", "group", "call"):
-            raise ValueError(f"[spec.parse] {family}.metal:{number}: //@{key}, expected a known key")
+            raise ValueError(f"[spec.parse] {name}:{number}: //@{key}, expected a known key")
         if key == "kernel":
             blocks.append({})
         blocks[-1].setdefault(key, []).append(value.strip())
     kernels = {}
     for b in blocks:
-        (name,) = b["kernel"]
-        kernels[name] = Kernel(
-            name=name,
-            family=family,
-            text=text,
+        (kernel,) = b["kernel"]
+        kernels[kernel] = Kernel(
+            name=kernel,
+            files=files,
             template=tuple((n, k) for n, k in (w.split(":") for w in " ".join(b.get("template", [])).split())),
             inputs=_arguments(b["in"]),
             outputs=_arguments(b["out"]),
@@ -178,9 +183,4 @@ def _arguments(lines: Sequence[str]) -> tuple[Argument, ...]:
 
 def load(family: str) -> dict[str, Kernel]:
     """The kernels of metal/<family>.metal."""
-    return parse((METAL / f"{family}.metal").read_text(), family)
-
-
-def dialect() -> str:
-    """What every family's text needs in front of it."""
-    return "".join((METAL / name).read_text() for name in ("dialect.h", "numerics.h"))
+    return parse((METAL / f"{family}.metal").read_text(), f"{family}.metal")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .spec import DTYPES, Kernel, Value, dialect
+from .spec import DTYPES, Kernel, Value
 
 # Every name MLX looks for in `source` and the parameter it then adds.
 ATTRIBUTES = {
@@ -139,7 +139,7 @@ def cuda(kernel: Kernel, vocabulary: str, template: Mapping[str, Value]) -> str:
         for n, v in template.items()
     )
     return (
-        f"{vocabulary}\nnamespace mlx::core::cu {{\n{dialect()}{kernel.text}\n}}  // namespace mlx::core::cu\n"
+        f"{vocabulary}\nnamespace mlx::core::cu {{\n{kernel.header}\n}}  // namespace mlx::core::cu\n"
         f"namespace mlx::core::cu {{\n__global__ void custom_kernel_{kernel.name}(\n{signature}) {{\n"
         f"{constants}\n{kernel.source}\n}}\n}}  // namespace mlx::core::cu\n"
     )

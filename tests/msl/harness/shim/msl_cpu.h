@@ -11,7 +11,7 @@
 #define kernel
 
 using namespace metal;
-typedef metal::bfloat bfloat16_t;  // from MLX's own prelude
+typedef metal::bfloat bfloat16_t; // from MLX's own prelude
 typedef half float16_t;
 
 // For the entry that Python calls: ids in, kernel parameters out.

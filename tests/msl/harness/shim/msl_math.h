@@ -37,4 +37,4 @@ MSL_AI uint popcount(uint x) {
   return uint(__builtin_popcount(x));
 }
 
-}  // namespace metal
+} // namespace metal

@@ -79,7 +79,7 @@ struct msl_atomic {
 uint msl_fetch_add(__local msl_atomic<uint>*, uint, msl_memory_order);
 uint msl_load(const __local msl_atomic<uint>*, msl_memory_order);
 void msl_store(__local msl_atomic<uint>*, uint, msl_memory_order);
-}  // namespace metal
+} // namespace metal
 #define threadgroup_barrier metal::msl_threadgroup_barrier
 #define simdgroup_barrier metal::msl_simdgroup_barrier
 #define memory_order_relaxed metal::msl_memory_order_relaxed

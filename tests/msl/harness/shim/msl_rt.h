@@ -41,14 +41,15 @@ uint32_t msl_simd_exchange(
     const uint8_t (**snap)[16]);
 void msl_barrier(int scope_is_threadgroup, unsigned flags, msl_site site);
 uint32_t msl_lane();
-void msl_atomic_access(void* p, unsigned size, int is_write);
+enum { MSL_PLAIN = 0, MSL_ADD = 1, MSL_LOAD = 2, MSL_STORE = 3 };
+void msl_atomic_access(const void* p, unsigned size, int kind);
 void msl_report(const char* kind, msl_site site, const char* text);
 
 // Host side; harness/cpu.py mirrors these structures.
 struct msl_buffer {
   void* base;
   uint64_t size;
-  uint64_t used;  // out: end of the highest access
+  uint64_t used; // out: end of the highest access
   uint32_t elem, flags;
   const char* name;
 };
@@ -67,9 +68,9 @@ struct msl_launch {
   uint32_t n_bufs;
   const msl_tgvar* tgvars;
   uint32_t n_tgvars;
-  uint32_t schedule;  // 0 ascending, 1 descending, 2 random
+  uint32_t schedule; // 0 ascending, 1 descending, 2 random
   uint64_t seed;
-  uint32_t cuda_grid;  // 1: whole threadgroups at the edges (CUDA's rule)
+  uint32_t cuda_grid; // 1: whole threadgroups at the edges (CUDA's rule)
 };
 
 struct msl_finding {

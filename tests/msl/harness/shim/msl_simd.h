@@ -133,20 +133,20 @@ __attribute__((noinline, no_sanitize("thread"))) void msl_store(T* p, T v) {
 
 template <class T>
 MSL_AI T atomic_fetch_add_explicit(atomic<T>* p, T x, memory_order) {
-  msl_atomic_access(p, sizeof(T), 1);
+  msl_atomic_access(p, sizeof(T), MSL_ADD);
   const T old = msl_load(&p->v);
   msl_store(&p->v, T(old + x));
   return old;
 }
 template <class T>
 MSL_AI T atomic_load_explicit(const atomic<T>* p, memory_order) {
-  msl_atomic_access(const_cast<atomic<T>*>(p), sizeof(T), 0);
+  msl_atomic_access(p, sizeof(T), MSL_LOAD);
   return msl_load(&p->v);
 }
 template <class T>
 MSL_AI void atomic_store_explicit(atomic<T>* p, T x, memory_order) {
-  msl_atomic_access(p, sizeof(T), 1);
+  msl_atomic_access(p, sizeof(T), MSL_STORE);
   msl_store(&p->v, x);
 }
 
-}  // namespace metal
+} // namespace metal

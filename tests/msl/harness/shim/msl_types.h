@@ -72,7 +72,7 @@ MSL_AI To as_type(From f) {
   return std::bit_cast<To>(f);
 }
 
-}  // namespace metal
+} // namespace metal
 
 typedef metal::vec<float, 2> float2;
 typedef metal::vec<float, 4> float4;

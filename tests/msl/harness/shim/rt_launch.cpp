@@ -65,7 +65,7 @@ namespace {
 void prepare_fiber(Fiber& f) {
   void** sp = (void**)((uintptr_t)f.stack_hi & ~(uintptr_t)63);
 #if defined(__x86_64__)
-  *--sp = nullptr;  // a null return address
+  *--sp = nullptr; // a null return address
   *--sp = (void*)fiber_main;
   for (int i = 0; i < kFrameWords; ++i) {
     *--sp = nullptr;
@@ -127,7 +127,7 @@ void set_ids(Fiber& f, uint32_t i, msl_u3 at, msl_u3 groups, msl_u3 size) {
 void run_group(msl_u3 at, msl_u3 groups) {
   const uint32_t *g = R.launch->grid, *t = R.launch->group;
   msl_u3 size{t[0], t[1], t[2]};
-  if (!R.launch->cuda_grid) {  // Metal launches short threadgroups at the edges
+  if (!R.launch->cuda_grid) { // Metal launches short threadgroups at the edges
     size.x = std::min(size.x, g[0] - at.x * t[0]);
     size.y = std::min(size.y, g[1] - at.y * t[1]);
     size.z = std::min(size.z, g[2] - at.z * t[2]);
@@ -160,7 +160,7 @@ void run_group(msl_u3 at, msl_u3 groups) {
   R.current = -1;
 }
 
-}  // namespace
+} // namespace
 
 extern "C" {
 

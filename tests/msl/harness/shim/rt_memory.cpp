@@ -29,7 +29,7 @@ void touch(
     Cell& c,
     bool is_device,
     bool is_write,
-    bool atomic,
+    int kind,
     uint64_t pc,
     const char* name,
     uint64_t offset) {
@@ -39,14 +39,17 @@ void touch(
       me.tid,
       is_device ? R.epoch_dev : R.epoch_tg,
       is_device ? s.epoch_dev : s.epoch_tg,
-      atomic,
+      kind,
       pc};
+  // Atomics are no data race, but a load or a store has a meaning only in an
+  // order with the additions.
+  const bool commutes = kind == MSL_ADD || kind == MSL_LOAD;
   auto unordered = [&](const Access& a) {
-    if (a.tid == kNobody || a.tid == me.tid || (atomic && a.atomic)) {
+    if (a.tid == kNobody || a.tid == me.tid || (kind == a.kind && commutes)) {
       return false;
     }
     if ((a.tid >> 10) != (me.tid >> 10)) {
-      return is_device;  // threadgroups are never ordered among each other
+      return is_device; // threadgroups are never ordered among each other
     }
     if (a.epoch != now.epoch) {
       return false;
@@ -107,7 +110,7 @@ void threadgroup_access(
     const uint8_t* p,
     unsigned n,
     bool is_write,
-    bool atomic,
+    int kind,
     uint64_t pc) {
   const msl_tgvar* v = threadgroup_variable(p, n);
   if (!v) {
@@ -131,7 +134,7 @@ void threadgroup_access(
     const bool written =
         c.write.tid != kNobody && c.write.epoch >= R.epoch_group_start;
     if (c.write.tid != kNobody && !written) {
-      c = Cell();  // left over from an earlier threadgroup
+      c = Cell(); // left over from an earlier threadgroup
     }
     if (!is_write && !written && i == 0) {
       finding(
@@ -140,7 +143,7 @@ void threadgroup_access(
               " at byte " + std::to_string(offset),
           pc);
     }
-    touch(c, false, is_write, atomic, pc, v->name, offset + i);
+    touch(c, false, is_write, kind, pc, v->name, offset + i);
   }
 }
 
@@ -177,7 +180,7 @@ void access(
     const uint8_t* p,
     unsigned n,
     bool is_write,
-    bool atomic,
+    int kind,
     uint64_t pc) {
   if (!R.checking) {
     return;
@@ -191,7 +194,7 @@ void access(
     return;
   }
   if (p >= R.tg_lo && p < R.tg_hi) {
-    threadgroup_access(p, n, is_write, atomic, pc);
+    threadgroup_access(p, n, is_write, kind, pc);
     return;
   }
   for (uint32_t i = 0; i < R.launch->n_bufs; ++i) {
@@ -216,7 +219,7 @@ void access(
             std::string("read of unwritten output ") + b.name,
             pc);
       }
-      touch(c, true, is_write, atomic, pc, b.name, e * b.elem);
+      touch(c, true, is_write, kind, pc, b.name, e * b.elem);
     }
     return;
   }
@@ -247,7 +250,7 @@ int add_constants(dl_phdr_info* info, size_t, void* data) {
   return is_kernel;
 }
 
-}  // namespace
+} // namespace
 
 void map_memory() {
   R.constants.clear();
@@ -260,7 +263,7 @@ void map_memory() {
     R.tg_hi = R.tg_hi > hi ? R.tg_hi : hi;
   }
   if (R.tg_hi) {
-    R.tg_hi += 4096;  // an overrun of the last array is its own
+    R.tg_hi += 4096; // an overrun of the last array is its own
   }
   R.tg_cells.assign(size_t(R.tg_hi - R.tg_lo), Cell());
   R.device_cells.assign(R.launch->n_bufs, {});
@@ -301,30 +304,30 @@ extern "C" {
 
 #define PC (uint64_t) __builtin_return_address(0)
 
-void msl_atomic_access(void* p, unsigned n, int is_write) {
-  access((const uint8_t*)p, n, is_write, true, PC);
+void msl_atomic_access(const void* p, unsigned n, int kind) {
+  access((const uint8_t*)p, n, kind != MSL_LOAD, kind, PC);
 }
 
-#define MSL_HOOKS(n)                                \
-  void __tsan_read##n(void* p) {                    \
-    access((const uint8_t*)p, n, false, false, PC); \
-  }                                                 \
-  void __tsan_write##n(void* p) {                   \
-    access((const uint8_t*)p, n, true, false, PC);  \
-  }                                                 \
-  void __tsan_read_write##n(void* p) {              \
-    access((const uint8_t*)p, n, false, false, PC); \
-    access((const uint8_t*)p, n, true, false, PC);  \
-  }                                                 \
-  void __tsan_unaligned_read##n(void* p) {          \
-    access((const uint8_t*)p, n, false, false, PC); \
-  }                                                 \
-  void __tsan_unaligned_write##n(void* p) {         \
-    access((const uint8_t*)p, n, true, false, PC);  \
-  }                                                 \
-  void __tsan_unaligned_read_write##n(void* p) {    \
-    access((const uint8_t*)p, n, false, false, PC); \
-    access((const uint8_t*)p, n, true, false, PC);  \
+#define MSL_HOOKS(n)                                    \
+  void __tsan_read##n(void* p) {                        \
+    access((const uint8_t*)p, n, false, MSL_PLAIN, PC); \
+  }                                                     \
+  void __tsan_write##n(void* p) {                       \
+    access((const uint8_t*)p, n, true, MSL_PLAIN, PC);  \
+  }                                                     \
+  void __tsan_read_write##n(void* p) {                  \
+    access((const uint8_t*)p, n, false, MSL_PLAIN, PC); \
+    access((const uint8_t*)p, n, true, MSL_PLAIN, PC);  \
+  }                                                     \
+  void __tsan_unaligned_read##n(void* p) {              \
+    access((const uint8_t*)p, n, false, MSL_PLAIN, PC); \
+  }                                                     \
+  void __tsan_unaligned_write##n(void* p) {             \
+    access((const uint8_t*)p, n, true, MSL_PLAIN, PC);  \
+  }                                                     \
+  void __tsan_unaligned_read_write##n(void* p) {        \
+    access((const uint8_t*)p, n, false, MSL_PLAIN, PC); \
+    access((const uint8_t*)p, n, true, MSL_PLAIN, PC);  \
   }
 MSL_HOOKS(1)
 MSL_HOOKS(2)
@@ -336,7 +339,7 @@ MSL_HOOKS(16)
 static void access_range(const void* p, size_t n, bool is_write, uint64_t pc) {
   for (size_t i = 0; i < n; i += 4) {
     const auto part = unsigned(n - i < 4 ? n - i : 4);
-    access((const uint8_t*)p + i, part, is_write, false, pc);
+    access((const uint8_t*)p + i, part, is_write, MSL_PLAIN, pc);
   }
 }
 void __tsan_read_range(void* p, unsigned long n) {

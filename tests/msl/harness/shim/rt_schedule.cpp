@@ -135,7 +135,7 @@ void resolve() {
   abort_launch();
 }
 
-}  // namespace
+} // namespace
 
 static uint64_t next_random() {
   R.rng ^= R.rng << 13;
@@ -203,7 +203,7 @@ void fiber_main() {
       continue;
     }
     const uint32_t live = s.exist & ~s.done;
-    if (live && s.at_bar == live) {  // the others were waiting for this lane
+    if (live && s.at_bar == live) { // the others were waiting for this lane
       finish_simd_barrier(s, f.sg * 32);
       make_lanes_ready(f.sg * 32, live);
     }

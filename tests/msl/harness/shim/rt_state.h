@@ -26,15 +26,15 @@ struct Fiber {
   uint32_t lane, sg;
   msl_site site;
   unsigned bar_flags;
-  uint32_t snap;  // which snapshot buffer this lane last received
-  uint32_t tid;   // threadgroup number * 1024 + index in it
+  uint32_t snap; // which snapshot buffer this lane last received
+  uint32_t tid;  // threadgroup number * 1024 + index in it
   msl_ids ids;
 };
 
 struct Simdgroup {
   uint32_t exist = 0, done = 0, at_simd = 0, at_bar = 0;
   uint32_t generation = 0;
-  uint32_t epoch_tg = 0, epoch_dev = 0;  // bumped by simdgroup_barrier
+  uint32_t epoch_tg = 0, epoch_dev = 0; // bumped by simdgroup_barrier
   uint32_t mask[2] = {0, 0};
   alignas(64) uint8_t stage[32][16];
   alignas(64) uint8_t buf[2][32][16];
@@ -42,7 +42,7 @@ struct Simdgroup {
 
 struct Access {
   uint32_t tid = kNobody, epoch = 0, sg_epoch = 0;
-  bool atomic = false;
+  int kind = MSL_PLAIN;
   uint64_t pc = 0;
 };
 
@@ -69,7 +69,7 @@ struct Runtime {
   bool aborted = false, checking = false;
   uint32_t group_serial = 0;
   uint32_t epoch_tg = 1, epoch_dev = 1, epoch_group_start = 1;
-  std::vector<std::vector<Cell>> device_cells;  // one vector a buffer
+  std::vector<std::vector<Cell>> device_cells; // one vector a buffer
   std::vector<Cell> tg_cells;
   uint8_t *tg_lo = nullptr, *tg_hi = nullptr;
   std::vector<Region> constants;
@@ -92,11 +92,11 @@ std::string thread_name(const Fiber& f);
 std::string thread_name(uint32_t tid);
 [[noreturn]] void abort_launch();
 
-void fiber_main();  // what every fiber runs, again and again
+void fiber_main(); // what every fiber runs, again and again
 void make_ready(uint32_t i);
-int pop_ready();           // -1: none
-void switch_to(int next);  // -1: back to the launch
+int pop_ready();          // -1: none
+void switch_to(int next); // -1: back to the launch
 extern "C" void msl_ctx_swap(void** save_sp, void* load_sp);
 
-void map_memory();     // before the first threadgroup of a launch
-void check_outputs();  // after the last one
+void map_memory();    // before the first threadgroup of a launch
+void check_outputs(); // after the last one

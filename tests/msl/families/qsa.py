@@ -1,0 +1,230 @@
+"""Cases of metal/qsa.metal."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msl.harness.case import Array, Case, normal, rounding, wide
+from msl.harness.spec import load
+
+from oracle import naive_qsa as naive
+
+KERNELS = load("qsa")
+EPS = np.array([1e-6], np.float32)
+D, DI, NI, RATIO = 256, 128, 4, 4
+
+# HQ, HKV, K
+GEOMETRY = {"demo": (6, 2, 64), "ragged": (4, 2, 5), "released": (24, 2, 512)}
+RD = {"demo": 64, "ragged": 32, "released": 64}
+
+
+def scalar(v: int) -> Array:
+    return np.array([v], np.int32)
+
+
+def table(rng: np.random.Generator, n: int, half: int) -> list[Array]:
+    """Cosines and sines of n random positions."""
+    angle = rng.uniform(0, 6.3, (n, half))
+    return [np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)]
+
+
+def heads_case(geometry: str, dtype: str, rows: int) -> Case:
+    hq, hkv, _ = GEOMETRY[geometry]
+
+    def build(rng: np.random.Generator) -> list[Array]:
+        shapes = [(rows, hq * 2 * D), (rows, hkv * D), (rows, hkv * D), (rows, (NI + 1) * DI), (D,), (D,), (DI,)]
+        values = [normal(rng, dtype, *s) for s in shapes]
+        return [*values, *table(rng, rows, RD[geometry] // 2), EPS, scalar(rows)]
+
+    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
+        qg, k, v, index, q_norm, k_norm, iq_norm, cosine, sine, eps, _ = wide(*arrays)
+        rnd = rounding(dtype)
+
+        def rotated(x: Array, norm: Array) -> Array:
+            return naive.rope(naive.rms(x, norm, eps[0], rnd), cosine, sine, rnd)
+
+        keys, values = k.reshape(rows, hkv, D), v.reshape(rows, hkv, D)
+        index = index.reshape(rows, NI + 1, DI)
+        return [
+            rotated(qg.reshape(rows, hq, 2, D)[:, :, 0], q_norm),
+            rotated(keys, k_norm).transpose(1, 0, 2),
+            values.transpose(1, 0, 2),
+            rotated(index[:, :NI], iq_norm),
+            index[:, NI],
+        ]
+
+    template = {"T": dtype, "HQ": hq, "HKV": hkv, "D": D, "NI": NI, "DI": DI, "RD": RD[geometry]}
+    return Case(KERNELS["qsa_heads"], f"{geometry}-{rows}rows", template, build, oracle)
+
+
+def pool_case(geometry: str, dtype: str, first: int, blocks: int) -> Case:
+    def build(rng: np.random.Generator) -> list[Array]:
+        raw = normal(rng, dtype, (first + blocks) * RATIO + 3, DI)
+        tables = table(rng, blocks, RD[geometry] // 2)
+        return [raw, scalar(first), normal(rng, dtype, DI), *tables, EPS, scalar(blocks)]
+
+    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
+        raw, _, norm, cosine, sine, eps, _ = wide(*arrays)
+        rows = raw[first * RATIO : (first + blocks) * RATIO]
+        return [naive.pool(rows, norm, RATIO, cosine, sine, eps[0], rounding(dtype))]
+
+    template = {"T": dtype, "DI": DI, "RD": RD[geometry], "RATIO": RATIO}
+    return Case(KERNELS["qsa_pool"], f"{geometry}-{blocks}blocks", template, build, oracle)
+
+
+def scores_case(geometry: str, dtype: str, rows: int, blocks: int, position: int) -> Case:
+    def build(rng: np.random.Generator) -> list[Array]:
+        divisor = np.array([np.sqrt(DI)], np.float32)
+        iq, pooled = normal(rng, dtype, rows, NI, DI), normal(rng, dtype, blocks, DI)
+        return [iq, pooled, scalar(position), divisor, scalar(rows), scalar(blocks)]
+
+    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
+        iq, keys, *_ = wide(*arrays)
+        ranks = np.array([naive.scores(q, keys) for q in iq]) - np.arange(blocks) * 1e-12
+        for r in range(rows):
+            ranks[r, (position + r + 1) // RATIO :] = -np.inf
+        return [ranks]
+
+    name = f"{geometry}-{rows}rows{blocks}blocks-at{position}"
+    return Case(KERNELS["qsa_scores"], name, {"T": dtype, "NI": NI, "DI": DI, "RATIO": RATIO}, build, oracle)
+
+
+def top_case(geometry: str, rows: int, blocks: int, position: int, tied: bool = False) -> Case:
+    """`tied`: most scores are zero, as when all four heads point away."""
+    k = GEOMETRY[geometry][2]
+
+    def build(rng: np.random.Generator) -> list[Array]:
+        score = np.abs(normal(rng, "float32", rows, blocks))
+        if tied:
+            score = np.floor(score).astype(np.float32)
+        rank = score - np.arange(blocks, dtype=np.float32) * np.float32(1e-12)
+        for r in range(rows):
+            rank[r, (position + r + 1) // RATIO :] = -np.inf
+        return [rank, scalar(position), scalar(blocks)]
+
+    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
+        out = np.full((rows, k), -1)
+        for r, row in enumerate(arrays[0]):
+            n = (position + r + 1) // RATIO
+            best = sorted(range(n), key=lambda b: (row[b], b))[-k:] if n else []
+            out[r, : len(best)] = sorted(best)
+        return [out]
+
+    name = f"{geometry}-{rows}rows{k}of{blocks}-at{position}" + "-tied" * tied
+    return Case(KERNELS["qsa_top_blocks"], name, {"K": k, "RATIO": RATIO}, build, oracle)
+
+
+def visible(rng: np.random.Generator, geometry: str, dtype: str, rows: int, position: int) -> list[Array]:
+    """q, k, v, chosen, qg: a cache with room to spare and random chosen blocks."""
+    hq, hkv, k = GEOMETRY[geometry]
+    cap = position + rows + 9
+    chosen = np.full((rows, k), -1, np.int32)
+    for r in range(rows):
+        n = (position + r + 1) // RATIO
+        chosen[r, : min(n, k)] = np.sort(rng.permutation(n)[:k])
+    keys, values = normal(rng, dtype, hkv, cap, D), normal(rng, dtype, hkv, cap, D)
+    keys[:, position + rows :] = np.nan  # stale rows
+    return [normal(rng, dtype, rows, hq, D), keys, values, chosen, normal(rng, dtype, rows, hq * 2 * D)]
+
+
+def splits(geometry: str) -> int:
+    return -(-(GEOMETRY[geometry][2] * RATIO + RATIO - 1) // 64)
+
+
+def attend_case(geometry: str, dtype: str, rows: int, position: int) -> Case:
+    hq, hkv, k = GEOMETRY[geometry]
+    n = splits(geometry)
+
+    def build(rng: np.random.Generator) -> list[Array]:
+        *values, _ = visible(rng, geometry, dtype, rows, position)
+        return [*values, scalar(position), scalar(values[1].shape[1])]
+
+    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
+        q, keys, values, chosen, *_ = wide(*arrays)
+        acc, stat = np.zeros((rows, hq, n, D)), np.zeros((rows, hq, n, 2))
+        stat[..., 0] = -np.inf
+        for r in range(rows):
+            tokens = naive.visible(chosen[r][chosen[r] >= 0], position + r, RATIO)
+            for h in range(hq):
+                for i in range(0, len(tokens), 64):
+                    part, kv = tokens[i : i + 64], h // (hq // hkv)
+                    s = keys[kv][part] @ q[r, h] / np.sqrt(D)
+                    p = np.exp(s - s.max())
+                    acc[r, h, i // 64] = p @ values[kv][part]
+                    stat[r, h, i // 64] = s.max(), p.sum()
+        return acc, stat
+
+    template = {"T": dtype, "HQ": hq, "HKV": hkv, "D": D, "K": k, "RATIO": RATIO, "SPLITS": n}
+    return Case(KERNELS["qsa_attend"], f"{geometry}-{rows}rows-at{position}", template, build, oracle)
+
+
+def rows_case(geometry: str, dtype: str, rows: int, position: int) -> Case:
+    hq, hkv, k = GEOMETRY[geometry]
+
+    def build(rng: np.random.Generator) -> list[Array]:
+        values = visible(rng, geometry, dtype, rows, position)
+        return [*values, scalar(position), scalar(values[1].shape[1])]
+
+    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
+        q, keys, values, chosen, qg, *_ = wide(*arrays)
+        gate = qg.reshape(rows, hq, 2, D)[:, :, 1]
+        out = []
+        for r in range(rows):
+            tokens = naive.visible(chosen[r][chosen[r] >= 0], position + r, RATIO)
+            out.append(naive.attend(q[r], gate[r], keys, values, tokens, rounding(dtype)))
+        return [np.array(out)]
+
+    template = {"T": dtype, "HQ": hq, "HKV": hkv, "D": D, "K": k, "RATIO": RATIO}
+    return Case(KERNELS["qsa_attend_rows"], f"{geometry}-{rows}rows-at{position}", template, build, oracle)
+
+
+def combine_case(geometry: str, dtype: str, rows: int, used: int) -> Case:
+    """Of the parts only the first `used` hold tokens."""
+    hq, _, _ = GEOMETRY[geometry]
+    n = splits(geometry)
+
+    def build(rng: np.random.Generator) -> list[Array]:
+        acc, stat = normal(rng, "float32", rows, hq, n, D), normal(rng, "float32", rows, hq, n, 2)
+        stat[..., 1] = np.abs(stat[..., 1]) + 1
+        acc[:, :, used:], stat[:, :, used:, 0], stat[:, :, used:, 1] = 0, -np.inf, 0
+        return [acc, stat, normal(rng, dtype, rows, hq * 2 * D)]
+
+    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
+        acc, stat, qg = wide(*arrays)
+        weight = np.exp(stat[..., 0] - stat[..., 0].max(-1, keepdims=True))
+        total = (weight * stat[..., 1]).sum(-1)[..., None]
+        rnd = rounding(dtype)
+        out = rnd((weight[..., None] * acc).sum(2) / total)
+        gate = rnd(1.0 / (1.0 + np.exp(-qg.reshape(rows, hq, 2, D)[:, :, 1])))
+        return [rnd(out * gate).reshape(rows, -1)]
+
+    template = {"T": dtype, "HQ": hq, "D": D, "SPLITS": n}
+    return Case(KERNELS["qsa_combine"], f"{geometry}-{rows}rows-{used}of{n}", template, build, oracle)
+
+
+CASES = [
+    heads_case("demo", "bfloat16", 4),
+    heads_case("ragged", "float32", 3),
+    heads_case("released", "bfloat16", 1),
+    pool_case("demo", "bfloat16", 3, 2),
+    pool_case("ragged", "float32", 1, 5),
+    scores_case("demo", "bfloat16", 4, 80, 301),
+    scores_case("ragged", "float32", 3, 13, 41),
+    scores_case("ragged", "float32", 3, 3, 6),
+    scores_case("released", "bfloat16", 1, 4096, 16001),
+    top_case("demo", 4, 80, 301),
+    top_case("demo", 3, 80, 301, tied=True),
+    top_case("ragged", 3, 13, 41),
+    top_case("ragged", 2, 1500, 5900, tied=True),
+    top_case("ragged", 3, 6, 2),
+    top_case("released", 1, 8192, 30000, tied=True),
+    attend_case("demo", "bfloat16", 2, 299),
+    attend_case("ragged", "float32", 3, 37),
+    attend_case("ragged", "float32", 2, 3),
+    attend_case("released", "bfloat16", 1, 2100),
+    combine_case("demo", "bfloat16", 2, 5),
+    combine_case("ragged", "float32", 3, 1),
+    combine_case("released", "bfloat16", 1, 30),
+    rows_case("demo", "bfloat16", 2, 299),
+    rows_case("ragged", "float32", 5, 37),
+    rows_case("ragged", "float32", 3, 0),
+]
