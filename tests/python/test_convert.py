@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = json.loads((ROOT / "tests/golden/convert/mtplx_packs.json").read_text())
 SHARD = "model-00001-of-00002.safetensors"
 PLE = "model.language_model.layers.1.ple.ple_embedding."
+EIGHT_BITS_OR_MORE = ("router", "hyper", "ple", "mtp_router", "mtp_hyper", "mtp_fc")
 GATE = "language_model.model.layers.0.mlp.gate"
 
 spec = importlib.util.spec_from_file_location("make_tiny", ROOT / "tools/oracle/model/make_tiny.py")
@@ -309,9 +310,9 @@ def test_bf16_table_says_zero_bits(tiny: Path, tmp_path: Path) -> None:
         ({"classes": {"attention": "fp16"}}, "classes.attention"),
         ({"classes": {"attention": {"bits": 4}}}, "classes.attention"),
         ({"classes": {"attention": {"bits": 7, "group_size": 64}}}, "classes.attention.bits"),
-        ({"classes": {"attention": {"bits": True, "group_size": 64}}}, "classes.attention.bits"),
+        ({"classes": {"attention": {"bits": 4.0, "group_size": 64}}}, "classes.attention.bits"),
         ({"classes": {"attention": {"bits": 4, "group_size": 48}}}, "classes.attention.group_size"),
-        *[({"classes": {c: {"bits": 6, "group_size": 64}}}, f"classes.{c}.bits") for c, n in FLOORS.items() if n == 8],
+        *[({"classes": {c: {"bits": 6, "group_size": 64}}}, f"classes.{c}.bits") for c in EIGHT_BITS_OR_MORE],
     ],
 )
 def test_a_recipe_that_is_not_legal_names_its_key(spec: Any, named: str, tiny: Path, tmp_path: Path) -> None:
@@ -389,6 +390,8 @@ def damage(kind: str, folder: Path) -> None:
             file.write(b"\0")
     elif kind == "header length":
         shard.write_bytes((1 << 60).to_bytes(8, "little") + shard.read_bytes()[8:])
+    elif kind == "header beyond the file":
+        shard.write_bytes((50_000_000).to_bytes(8, "little") + shard.read_bytes()[8:])
     elif kind == "empty shard":
         shard.write_bytes(b"")
     elif kind == "header":
@@ -439,6 +442,7 @@ BAD = {
     "truncated": "tensors end at byte",
     "longer": "tensors end at byte",
     "header length": "header of 1152921504606846976 bytes",
+    "header beyond the file": "header of 50000000 bytes",
     "empty shard": "header of -1 bytes",
     "header": "not JSON",
     "overlap": "begins at byte",

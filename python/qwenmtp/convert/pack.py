@@ -228,7 +228,7 @@ def _index(shards: dict[str, list[Planned]]) -> dict[str, Any]:
 
 def _config(source: Released, recipe: Recipe, every: list[Planned]) -> dict[str, Any]:
     """The release's config.json with what a loader of packs needs. The MTP head and the table describe themselves."""
-    config = {k: v for k, v in source.config.items() if k not in ("quantization", "quantization_config")}
+    config = dict(source.config)
     base = recipe.base
     rules: dict[str, Any] = {"group_size": base.group_size, "bits": base.bits, "mode": "affine"}
     for p in every:
