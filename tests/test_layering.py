@@ -41,12 +41,14 @@ PYTHON_RANK = {
                 "text_files",
             },
             {"sampling", "tokenizer", "chat", "safetensors_io", "geometry"},
-            {"convert", "weights", "plan"},
+            {"convert", "weights", "plan", "inventory"},
             {"engine", "store", "checkpoint_files"},
             {"sessions"},
+            {"model"},
+            {"terminal"},
             {"verify", "bench"},
             {"server"},
-            {"cli", "__main__"},
+            {"cli", "commands", "__main__"},
         )
     )
     for name in names

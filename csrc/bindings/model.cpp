@@ -120,7 +120,27 @@ std::map<std::string, model::TensorRef> tensors_from(
 
 } // namespace
 
+/** How far a load has come; read from another thread while it runs. */
+struct LoadProgress {
+  std::atomic<uint64_t> bytes = 0;
+};
+
 void register_model(nb::module_& m) {
+  m.def(
+      "device",
+      [] {
+        return mlx::core::default_device() == mlx::core::Device::cpu ? "cpu"
+                                                                     : "gpu";
+      },
+      "Where MLX computes by default: cpu or gpu.");
+
+  nb::class_<LoadProgress>(m, "LoadProgress", "Bytes that a load has read.")
+      .def(nb::init<>())
+      .def_prop_ro(
+          "bytes",
+          [](const LoadProgress& p) { return p.bytes.load(); },
+          "So far.");
+
   nb::class_<model::Model>(
       m,
       "Model",
@@ -133,7 +153,8 @@ void register_model(nb::module_& m) {
              std::vector<std::string> files,
              const std::vector<TensorRow>& tensors,
              const std::map<std::string, std::pair<int, int>>& quant,
-             bool float32) {
+             bool float32,
+             LoadProgress* progress) {
             auto config = config_from(geometry);
             auto refs = tensors_from(tensors);
             std::map<std::string, model::Quant> widths;
@@ -148,7 +169,8 @@ void register_model(nb::module_& m) {
                     std::move(files),
                     std::move(refs),
                     std::move(widths),
-                    float32 ? mlx::core::float32 : mlx::core::bfloat16));
+                    float32 ? mlx::core::float32 : mlx::core::bfloat16,
+                    progress ? &progress->bytes : nullptr));
           },
           nb::arg("geometry"),
           nb::arg("layout"),
@@ -156,6 +178,7 @@ void register_model(nb::module_& m) {
           nb::arg("tensors"),
           nb::arg("quant"),
           nb::arg("float32"),
+          nb::arg("progress") = nb::none(),
           "Read and check every tensor. Raises ModelFormatError, IoError.")
       .def_prop_ro(
           "has_mtp",

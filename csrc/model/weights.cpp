@@ -115,12 +115,14 @@ Weights::Weights(
     std::vector<std::string> files,
     std::map<std::string, TensorRef> tensors,
     std::map<std::string, Quant> quant,
-    mx::Dtype dtype)
+    mx::Dtype dtype,
+    std::atomic<uint64_t>* bytes_read)
     : layout_(layout),
       paths_(std::move(files)),
       tensors_(std::move(tensors)),
       quant_(std::move(quant)),
-      dtype_(dtype) {
+      dtype_(dtype),
+      bytes_read_(bytes_read) {
   for (const auto& path : paths_) {
     files_.emplace_back(path);
   }
@@ -181,6 +183,9 @@ mx::array Weights::read(const std::string& name, const TensorRef& ref) {
   files_[ref.file].pread_exact(
       ref.offset,
       {static_cast<std::byte*>(data.buffer().raw_ptr()), bytes});
+  if (bytes_read_) {
+    *bytes_read_ += bytes;
+  }
   return mx::array(std::move(data), ref.shape, dtype);
 }
 

@@ -3,6 +3,7 @@
  *  parsed by the caller, who passes names, dtypes, shapes and file offsets. */
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <set>
 #include <string>
@@ -52,14 +53,15 @@ struct Linear {
 class Weights {
  public:
   /** `quant` maps module paths of the pack to their widths, with the pack-wide
-   *  width under "". Throws ModelFormatError for a tensor that does not lie
+   *  width under ""; `bytes_read` grows while tensors are read. Throws ModelFormatError for a tensor that does not lie
    *  inside its file or whose bytes do not match its dtype and shape. */
   Weights(
       Layout layout,
       std::vector<std::string> files,
       std::map<std::string, TensorRef> tensors,
       std::map<std::string, Quant> quant,
-      mx::Dtype dtype);
+      mx::Dtype dtype,
+      std::atomic<uint64_t>* bytes_read = nullptr);
 
   Layout layout() const {
     return layout_;
@@ -113,6 +115,7 @@ class Weights {
   std::map<std::string, TensorRef> tensors_;
   std::map<std::string, Quant> quant_;
   mx::Dtype dtype_;
+  std::atomic<uint64_t>* bytes_read_;
   std::set<std::string> used_;
   std::map<std::string, uint64_t> bytes_by_kind_;
 };

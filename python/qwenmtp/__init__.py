@@ -4,4 +4,52 @@ from qwenmtp._version import __version__, check_mlx
 
 check_mlx()
 
-__all__ = ["__version__"]
+from qwenmtp.errors import (  # noqa: E402 - nothing may load the core before the check
+    Cancelled,
+    CheckpointError,
+    ConfigError,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    DeviceError,
+    FinalCommitFailed,
+    InsufficientMemory,
+    InvalidRequest,
+    IoError,
+    ModelFormatError,
+    NonFiniteLogits,
+    PleReadError,
+    QwenMtpError,
+    SessionBusy,
+    VersionMismatch,
+)
+from qwenmtp.model import Model, load  # noqa: E402
+from qwenmtp.sampling import SamplingParams  # noqa: E402
+from qwenmtp.sessions import Round, Session, Turn  # noqa: E402
+from qwenmtp.settings import Settings  # noqa: E402
+
+__all__ = [
+    "Cancelled",
+    "CheckpointError",
+    "ConfigError",
+    "ContextLengthExceeded",
+    "DeadlineExceeded",
+    "DeviceError",
+    "FinalCommitFailed",
+    "InsufficientMemory",
+    "InvalidRequest",
+    "IoError",
+    "Model",
+    "ModelFormatError",
+    "NonFiniteLogits",
+    "PleReadError",
+    "QwenMtpError",
+    "Round",
+    "SamplingParams",
+    "Session",
+    "SessionBusy",
+    "Settings",
+    "Turn",
+    "VersionMismatch",
+    "__version__",
+    "load",
+]

@@ -1,0 +1,7 @@
+"""`python -m qwenmtp`."""
+
+import sys
+
+from qwenmtp.cli import main
+
+sys.exit(main())

@@ -1,0 +1,53 @@
+"""`qwenmtp bench`: which measurements there are, and how their results are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from qwenmtp.bench import generate
+from qwenmtp.bench.timing import BenchResult, environment, read_bandwidth, write_csv
+from qwenmtp.terminal import table
+
+BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[BenchResult]]] = {
+    "decode": generate.decode,
+    "prefill": generate.prefill,
+    "mtp": generate.mtp,
+}
+
+
+def add_arguments(p: argparse.ArgumentParser) -> None:
+    """Adds the command's own arguments."""
+    p.add_argument("what", nargs="?", default="decode", choices=sorted(BENCHMARKS), help="default: %(default)s")
+    p.add_argument("--model", default="models/demo", metavar="M", help="model folder (default: %(default)s)")
+    p.add_argument("--dtype", choices=("float32", "bfloat16"), help="compute type (default: by device)")
+    p.add_argument(
+        "--tokens", type=int, default=64, metavar="N", help="tokens generated or read (default: %(default)s)"
+    )
+    p.add_argument("--repeats", type=int, default=5, metavar="N", help="timed repetitions (default: %(default)s)")
+    p.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to FILE")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print, and write the CSV if asked to."""
+    results = BENCHMARKS[args.what](args)
+    roof = read_bandwidth()
+    if args.csv:
+        write_csv(args.csv, results, f"qwenmtp bench {args.what} --model {args.model} --tokens {args.tokens}")
+    if args.json:
+        report = {"results": [r.to_json() for r in results], "read_bandwidth": roof, "environment": environment()}
+        print(json.dumps(report))
+        return 0
+    rows = [
+        (r.name, r.shape, round(r.rate, 1), r.unit + "/s", round(1e3 * r.median, 1), round(1e3 * r.p90, 1), _extra(r))
+        for r in results
+    ]
+    print(table(rows, ("case", "shape", "rate", "", "median ms", "p90 ms", "")))
+    print(f"one thread reads {roof / 1e9:.1f} GB/s in this run")
+    return 0
+
+
+def _extra(r: BenchResult) -> str:
+    return ", ".join(f"{k} {v}" for k, v in r.extra.items())

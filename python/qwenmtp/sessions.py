@@ -1,0 +1,352 @@
+"""Conversations on an open model: one timeline each, one request at a time. Owns text, stops and reuse; the core owns
+state and draws."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from qwenmtp import _core
+from qwenmtp.engine import Engine
+from qwenmtp.errors import InvalidRequest, SessionBusy
+from qwenmtp.sampling import ResolvedSampling, SamplingParams
+from qwenmtp.tokenizer import StopStrings, StreamDecoder
+
+Mode = Literal["mtp", "ar"]
+Depth = int | Literal["auto"]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one draft-verify-commit round released.
+
+    Attributes:
+        ids: Tokens, stop tokens left out.
+        text: Their text; a character whose bytes are not complete comes with a later round.
+        drafted: Tokens proposed in the round.
+        accepted: How many of them the model itself would have drawn.
+        logprobs: Per token, if asked for: its log-probability and the best alternatives, from the raw logits.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    drafted: int
+    accepted: int
+    logprobs: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A finished answer.
+
+    Attributes:
+        ids: Every token of the answer, a terminating stop token included.
+        text: The answer's text.
+        finish: `stop`, `length`, `cancelled` or `deadline`.
+        stop_origin: For `stop`: what ended it (reference/decode.md 4.5, `stop_string`, `repetition_stop`).
+        usage: Token counts: `prompt`, `cached`, `prefilled`, `completion`.
+        timing: Seconds by phase; rates are for whoever divides.
+        stats: Counters of the drivers (docs/decode.md).
+        reuse: Where the prompt's prefix came from: `restored` tokens, `source`.
+        final: Whether the state after the last token is kept: `committed`, and `reason` where not.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    finish: str
+    stop_origin: str | None
+    usage: dict[str, int]
+    timing: dict[str, float]
+    stats: dict[str, Any]
+    reuse: dict[str, Any]
+    final: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, JSON-ready."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The text of an answer while it grows, and the ids that belong to it."""
+
+    stream: StreamDecoder | None
+    stops: StopStrings
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+
+    def push(self, ids: Sequence[int]) -> tuple[tuple[int, ...], str]:
+        """Ids and text that may be shown; nothing from the token that completes a stop string on."""
+        shown, pieces = [], []
+        for token in ids:
+            if self.stops.matched is not None:
+                break
+            piece = self.stops.push(self.stream.push([token])) if self.stream else ""
+            pieces.append(piece)
+            if self.stops.matched is None:
+                shown.append(token)
+        self.ids += shown
+        text = "".join(pieces)
+        self.text += text
+        return tuple(shown), text
+
+    def flush(self) -> str:
+        """The rest of the text, when nothing follows."""
+        if self.stops.matched is not None or self.stream is None:
+            return ""
+        rest = self.stops.push(self.stream.flush())
+        if self.stops.matched is None:
+            rest += self.stops.flush()
+        self.text += rest
+        return rest
+
+
+class Session:
+    """One timeline: its live state serves the next prompt that extends it.
+
+    Methods may be called from any thread, one request at a time; a second one raises SessionBusy.
+
+    Attributes:
+        id: Name of the timeline, or None.
+        mode: `mtp` drafts with the head, `ar` is plain autoregression.
+        depth: Drafts a round, 1..5 or "auto".
+        last_turn: The newest finished answer.
+    """
+
+    def __init__(self, engine: Engine, id: str | None = None, mode: Mode = "mtp", depth: Depth = 3):
+        if mode not in ("mtp", "ar"):
+            raise InvalidRequest(f"[session] mode {mode!r}, expected 'mtp' or 'ar'", details={"field": "mode"})
+        if depth != "auto" and (isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 5):
+            raise InvalidRequest(f"[session] depth {depth!r}, expected 1..5 or 'auto'", details={"field": "depth"})
+        if mode == "mtp" and not engine.has_mtp:
+            raise InvalidRequest("[session] the model has no MTP head, expected mode 'ar'", details={"field": "mode"})
+        self.id, self.mode, self.depth = id, mode, depth
+        self.last_turn: Turn | None = None
+        self._engine = engine
+        self._state: Any = self._fresh()
+        self._busy = threading.Lock()
+        self._decoder: Any = None
+        self._cancelled = False
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    @property
+    def ids(self) -> list[int]:
+        """Every token that the live state holds."""
+        return list(self._state.ids)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        max_tokens: int = 256,
+        stop: str | Sequence[str] = (),
+        ignore_stop: bool = False,
+        logprobs: int | None = None,
+        deadline: float | None = None,
+        on_progress: Progress | None = None,
+    ) -> Iterator[Round]:
+        """Answer a prompt, round by round.
+
+        Args:
+            prompt: The whole context, as text or token ids; what it shares with the live state is not computed again.
+            params: How to draw; None takes the model's recommendation.
+            max_tokens: Tokens at most, the stop token included.
+            stop: Strings that end the answer; nothing from them on is released or kept.
+            ignore_stop: Go on through stop tokens.
+            logprobs: Alternatives per token, 0..128; None gives none.
+            deadline: Seconds from now after which the answer ends where it is; the state is then as before the call.
+            on_progress: Called with prompt tokens done and total while the prompt is read.
+
+        Yields:
+            Round: Never empty of both ids and text.
+
+        Raises:
+            InvalidRequest: An argument is out of its range.
+            ContextLengthExceeded: The prompt leaves no room.
+            SessionBusy: Another request of this session is running.
+            PleReadError, NonFiniteLogits: The state is then as before the call.
+        """
+        engine = self._engine
+        ids = engine.prompt_ids(prompt)
+        resolved = engine.resolve(params or SamplingParams())
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0:
+            raise InvalidRequest(
+                f"[session.generate] max_tokens {max_tokens!r}, expected a non-negative integer",
+                details={"field": "max_tokens"},
+            )
+        if logprobs is not None and not (isinstance(logprobs, int) and 0 <= logprobs <= 128):
+            raise InvalidRequest(
+                f"[session.generate] logprobs {logprobs!r}, expected 0..128", details={"field": "logprobs"}
+            )
+        if deadline is not None and not deadline >= 0:
+            raise InvalidRequest(
+                f"[session.generate] deadline {deadline!r}, expected seconds from now", details={"field": "deadline"}
+            )
+        stops = StopStrings(stop)
+        options = self._options(resolved, min(max_tokens, engine.context - len(ids)), ignore_stop, logprobs, deadline)
+        return self._rounds(ids, options, stops, on_progress)
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, **kwargs: Any
+    ) -> Iterator[Round]:
+        """Answer a conversation through the model's chat template; keywords as in `generate`.
+
+        Args:
+            messages: Mappings with `role` and `content`.
+            params: As in `generate`.
+            **kwargs: As in `generate`; `tools` and `template_variables` go to the template.
+        """
+        tools, variables = kwargs.pop("tools", None), kwargs.pop("template_variables", {})
+        return self.generate(self._engine.chat_template.render(messages, tools=tools, **variables), params, **kwargs)
+
+    def cancel(self) -> None:
+        """End the running request at its next step; from any thread. The state is then as before the request."""
+        self._cancelled = True
+        decoder = self._decoder
+        if decoder is not None:
+            decoder.cancel()
+
+    def reset(self) -> None:
+        """Forget the timeline."""
+        with self._held():
+            self._state = self._fresh()
+
+    def fork(self, id: str | None = None) -> Session:
+        """A second timeline from here; both go on independently."""
+        with self._held():
+            other = Session(self._engine, id, self.mode, self.depth)
+            other._state = self._engine.run(self._state.fork)
+            return other
+
+    def state(self) -> dict[str, Any]:
+        """Lengths of the live state: `tokens`, `history`, `mode`, `depth`."""
+        return {
+            "tokens": len(self._state),
+            "history": self._state.history_len,
+            "mode": self.mode,
+            "depth": self.depth,
+        }
+
+    def _fresh(self) -> Any:
+        engine, speculate = self._engine, self.mode == "mtp"
+        return engine.run(lambda: _core.State(engine.core, speculate))
+
+    def _held(self) -> _Held:
+        return _Held(self._busy, self.id)
+
+    def _options(
+        self, s: ResolvedSampling, max_tokens: int, ignore_stop: bool, logprobs: int | None, deadline: float | None
+    ) -> dict[str, Any]:
+        settings = self._engine.settings
+        return {
+            "target": (s.temperature, s.top_p, s.top_k, s.presence_penalty, s.frequency_penalty),
+            "draft": (s.draft_temperature, s.draft_top_p, s.draft_top_k, 0.0, 0.0),
+            "seed": s.seed,
+            "max_tokens": max_tokens,
+            "stops": [] if ignore_stop else list(self._engine.stop_ids),
+            "speculate": self.mode == "mtp",
+            "depth": 5 if self.depth == "auto" else self.depth,
+            "auto_depth": self.depth == "auto",
+            "lane": "capture_commit" if settings.verify.capture_commit else "reforward",
+            "context_copy": settings.decode.context_copy,
+            "history_reset_rows": settings.decode.history_reset_rows,
+            "async": settings.decode.async_eval,
+            "prefill_chunk": settings.prefill.chunk,
+            "fused_suffix": settings.prefill.fused_suffix_max,
+            "logprobs": -1 if logprobs is None else logprobs,
+            **({} if deadline is None else {"deadline": deadline}),
+        }
+
+    def _rounds(
+        self, ids: list[int], options: dict[str, Any], stops: StopStrings, on_progress: Progress | None
+    ) -> Iterator[Round]:
+        engine = self._engine
+        with self._held():
+            self._cancelled = False
+            started = time.perf_counter()
+            if ids[: len(self._state)] != list(self._state.ids):
+                self._state = self._fresh()
+            state, restored = self._state, len(self._state)
+            decoder = engine.run(lambda: _core.Decoder(engine.core, state, ids, options))
+            self._decoder = decoder
+            answer = _Answer(engine.tokenizer.stream() if engine.texts else None, stops)
+            first = None
+            ended = False
+            try:
+                if self._cancelled:  # between generate() and here
+                    decoder.cancel()
+                while not decoder.prefilled and not decoder.done:
+                    done = engine.run(decoder.prefill)
+                    if on_progress is not None:
+                        on_progress(done, len(ids))
+                while not decoder.done and stops.matched is None:
+                    released = engine.run(decoder.step)
+                    first = first or time.perf_counter() - started
+                    shown, text = answer.push(released["ids"])
+                    if shown or text:
+                        logs = tuple(released["logprobs"][: len(shown)])
+                        yield Round(shown, text, released["drafted"], released["accepted"], logs)
+                rest = answer.flush()
+                ended = True
+                seconds = {"first_token": first or 0.0, "total": time.perf_counter() - started}
+                self.last_turn = self._turn(decoder, answer, restored, len(ids), seconds)
+                if rest:
+                    yield Round((), rest, 0, 0)
+            finally:
+                self._decoder = None
+                if not ended:  # the consumer stopped pulling, or a step raised
+                    engine.run(decoder.abandon)
+
+    def _turn(self, decoder: Any, answer: _Answer, restored: int, n_prompt: int, seconds: dict[str, float]) -> Turn:
+        """Commits the state, unless the answer was cut short."""
+        finish, origin = decoder.finish_reason, decoder.stop_origin
+        ids = tuple(decoder.tokens)
+        if answer.stops.matched is not None:
+            finish, origin, ids = "stop", "stop_string", tuple(answer.ids)
+            self._engine.run(decoder.abandon)
+            refused = "stop_string"
+        elif finish in ("cancelled", "deadline"):  # the decoder has put the state back
+            refused = finish
+        else:
+            refused = self._engine.run(decoder.finish)
+        stats = dict(decoder.statistics)
+        return Turn(
+            ids=ids,
+            text=answer.text,
+            finish=finish,
+            stop_origin=origin if finish == "stop" else None,
+            usage={
+                "prompt": n_prompt,
+                "cached": restored,
+                "prefilled": n_prompt - restored,
+                "completion": len(ids),
+            },
+            timing={**stats.pop("seconds"), **seconds},
+            stats=stats,
+            reuse={"restored": restored, "source": "live" if restored else "none"},
+            final={"committed": not refused, "reason": refused or None},
+        )
+
+
+class _Held:
+    """The right to use a session, or SessionBusy at once."""
+
+    def __init__(self, lock: threading.Lock, name: str | None):
+        self._lock, self._name = lock, name
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise SessionBusy(f"[session] {self._name or 'the session'} is answering another request")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
