@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""The steps of `.ci/nightly` and their receipt: `python tools/nightly.py [STEP ...]`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RECEIPT = ROOT / "docs" / "receipts" / "nightly.json"
+
+
+def runtime(library: str) -> str:
+    """Path of a sanitizer's runtime, which has to be loaded before Python's own libraries."""
+    return subprocess.check_output(["g++", f"-print-file-name={library}"], text=True).strip()
+
+
+def preset(name: str) -> list[str]:
+    """Configure and build one preset."""
+    return [
+        "bash",
+        "-c",
+        f"cmake --preset {name} -DPython_EXECUTABLE={sys.executable} && cmake --build --preset {name}",
+    ]
+
+
+PYTEST = [sys.executable, "-m", "pytest", "-q"]
+ASAN = {
+    "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libubsan.so')} {runtime('libstdc++.so.6')}",
+    "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",  # CPython and libmlx keep their globals
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+}
+TSAN = {"LD_PRELOAD": runtime("libtsan.so"), "TSAN_OPTIONS": "report_signal_unsafe=0"}
+
+# Name, command, extra environment.
+STEPS: list[tuple[str, list[str], dict[str, str]]] = [
+    ("build dev", preset("dev"), {}),
+    ("slow tests", [*PYTEST, "-m", "slow"], {}),
+    ("build asan", preset("asan"), {}),
+    ("asan tests", [*PYTEST, "tests/state", "tests/sampling", "tests/decode", "tests/ple", "tests/model"], ASAN),
+    ("fuzz checkpoints", [sys.executable, "tools/fuzz_checkpoint.py", "200000"], ASAN),
+    ("build tsan", preset("tsan"), {}),
+    ("tsan stager", [*PYTEST, "tests/ple/test_stager.py"], TSAN),
+    ("build dev again", preset("dev"), {}),
+]
+
+
+def main() -> int:
+    chosen = set(sys.argv[1:])
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
+    rows = []
+    for name, command, extra in STEPS:
+        if chosen and name not in chosen:
+            continue
+        started = time.monotonic()
+        run = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **extra}, capture_output=True, text=True, check=False
+        )
+        tail = (run.stdout + run.stderr).strip().splitlines()[-1:] or [""]
+        rows.append(
+            {
+                "step": name,
+                "command": " ".join(command).replace(str(ROOT) + "/", "").replace(sys.executable, "python"),
+                "seconds": round(time.monotonic() - started, 1),
+                "exit": run.returncode,
+                "last_line": tail[0],
+            }
+        )
+        print(rows[-1], flush=True)
+        if run.returncode:
+            print(run.stdout[-4000:], run.stderr[-4000:], file=sys.stderr)
+    RECEIPT.parent.mkdir(parents=True, exist_ok=True)
+    RECEIPT.write_text(
+        json.dumps({"date": time.strftime("%Y-%m-%d"), "commit": commit, "steps": rows}, indent=1) + "\n"
+    )
+    return 1 if any(row["exit"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
