@@ -7,7 +7,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "base/error.h"
-#include "bindings/decode_values.h"
+#include "bindings/decoder_steps.h"
+#include "decode/model_network.h"
 #include "decode/null_network.h"
 #include "decode/state_decoder.h"
 
@@ -19,13 +20,6 @@ namespace {
 
 using decode::StateDecoder;
 using state::ModelState;
-
-/** Runs without the interpreter lock. */
-template <typename Work>
-auto unlocked(Work work) {
-  const nb::gil_scoped_release release;
-  return work();
-}
 
 using Rows = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -68,59 +62,6 @@ class NullDecoder {
   decode::NullNetwork network_;
   decode::Decoder decoder_;
 };
-
-/** The part of a decoder that does not depend on its network. */
-template <typename D>
-void register_steps(nb::class_<D>& c) {
-  c.def(
-       "prefill",
-       [](D& d) { return unlocked([&] { return d.decoder().prefill(); }); },
-       "One chunk; returns the tokens now held.")
-      .def(
-          "step",
-          [](D& d) {
-            return to_dict(unlocked([&] { return d.decoder().step(); }));
-          },
-          "One round: {ids, logprobs, drafted, accepted}.")
-      .def(
-          "advance",
-          [](D& d) {
-            return to_dict(unlocked([&] { return d.decoder().advance(); }));
-          },
-          "Up to the next batch of a round.")
-      .def(
-          "cancel",
-          [](D& d) { d.decoder().cancel(); },
-          "From any thread; takes effect at the next phase.")
-      .def_prop_ro(
-          "prefilled",
-          [](D& d) { return d.decoder().prefilled(); },
-          "Whether the whole prompt is in.")
-      .def_prop_ro(
-          "done",
-          [](D& d) { return d.decoder().done(); },
-          "Whether no step is left.")
-      .def_prop_ro(
-          "tokens",
-          [](D& d) { return d.decoder().tokens(); },
-          "Every emitted id, stop tokens included.")
-      .def_prop_ro(
-          "finish_reason",
-          [](D& d) { return to_name(d.decoder().finish_reason()); },
-          "stop, length, cancelled, deadline, or none while running.")
-      .def_prop_ro(
-          "stop_origin",
-          [](D& d) { return to_name(d.decoder().stop_origin()); },
-          "Where a stop came from.")
-      .def_prop_ro(
-          "draw_trace",
-          [](D& d) { return d.decoder().draws().trace(); },
-          "One letter per draw: c a token, u an acceptance.")
-      .def_prop_ro(
-          "statistics",
-          [](D& d) { return to_dict(d.decoder().statistics()); },
-          "Counters and seconds (decode.md 9).");
-}
 
 } // namespace
 
@@ -170,36 +111,28 @@ void register_decode(nb::module_& m) {
       m,
       "Decoder",
       "One request: pull prefill, then steps, then finish.");
-  decoder
-      .def(
-          "__init__",
-          [](StateDecoder* self,
-             const model::Model& model,
-             ModelState& state,
-             std::vector<int32_t> prompt,
-             const nb::dict& options) {
-            new (self) StateDecoder(
-                model,
-                state,
-                std::move(prompt),
-                to_options(options));
-          },
-          nb::arg("model"),
-          nb::arg("state"),
-          nb::arg("prompt"),
-          nb::arg("options"),
-          nb::keep_alive<1, 2>(),
-          nb::keep_alive<1, 3>(),
-          "prompt: every id of the context; the state holds a prefix of it.")
-      .def(
-          "finish",
-          [](StateDecoder& d) { return unlocked([&] { return d.finish(); }); },
-          "Commit the state. Returns why it was put back instead, or ''.")
-      .def(
-          "abandon",
-          [](StateDecoder& d) { unlocked([&] { d.decoder().abandon(); }); },
-          "Put the state back to before the request.");
+  decoder.def(
+      "__init__",
+      [](StateDecoder* self,
+         const model::Model& model,
+         ModelState& state,
+         std::vector<int32_t> prompt,
+         const nb::dict& options) {
+        new (self) StateDecoder(
+            std::make_unique<decode::ModelNetwork>(model, state),
+            state,
+            std::move(prompt),
+            to_options(options));
+      },
+      nb::arg("model"),
+      nb::arg("state"),
+      nb::arg("prompt"),
+      nb::arg("options"),
+      nb::keep_alive<1, 2>(),
+      nb::keep_alive<1, 3>(),
+      "prompt: every id of the context; the state holds a prefix of it.");
   register_steps(decoder);
+  register_state(decoder);
 
   nb::class_<NullDecoder> null(
       m,

@@ -19,14 +19,14 @@ std::optional<Tip> stored_tip(const state::ModelState& state) {
 } // namespace
 
 StateDecoder::StateDecoder(
-    const model::Model& model,
+    std::unique_ptr<Network> network,
     state::ModelState& state,
     std::vector<int32_t> prompt,
     Options options)
     : state_(state),
-      network_(model, state),
+      network_(std::move(network)),
       decoder_(
-          network_,
+          *network_,
           std::move(options),
           std::move(prompt),
           stored_tip(state)) {
@@ -39,7 +39,7 @@ std::string StateDecoder::finish() {
     return final.error.empty() ? "repetition_stop" : final.error;
   }
   state_.logits = mx::reshape(final.tip->logits_row(), {-1});
-  auto arrays = network_.leaves();
+  auto arrays = network_->leaves();
   arrays.push_back(*state_.logits);
   if (final.tip->hidden) {
     state_.hidden = mx::reshape(final.tip->hidden_row(), {-1});

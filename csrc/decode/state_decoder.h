@@ -3,16 +3,16 @@
 #pragma once
 
 #include "decode/decoder.h"
-#include "decode/model_network.h"
+#include "state/model_state.h"
 
 namespace qwenmtp::decode {
 
 class StateDecoder {
  public:
-  /** prompt: every id of the context; the state holds a prefix of it. Model and
-   *  state must outlive the decoder. Throws InvalidArgument. */
+  /** network works on state. prompt: every id of the context; the state holds a
+   *  prefix of it and must outlive the decoder. Throws InvalidArgument. */
   StateDecoder(
-      const model::Model& model,
+      std::unique_ptr<Network> network,
       state::ModelState& state,
       std::vector<int32_t> prompt,
       Options options);
@@ -27,7 +27,7 @@ class StateDecoder {
 
  private:
   state::ModelState& state_;
-  ModelNetwork network_;
+  std::unique_ptr<Network> network_;
   Decoder decoder_;
 };
 

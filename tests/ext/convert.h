@@ -14,4 +14,4 @@ inline nanobind::object to_int(unsigned __int128 value) {
   return (high << nb::int_(64)) | low;
 }
 
-}  // namespace qwenmtp::testing
+} // namespace qwenmtp::testing

@@ -1,12 +1,13 @@
 /** The decode loops over the scripted network. */
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+
+#include <map>
 
 #include "bindings/decode_values.h"
 #include "convert.h"
@@ -92,7 +93,7 @@ nb::dict final_dict(ScriptedDecoder& self) {
 }
 
 /** How often each answer comes up over seeds 0 .. runs - 1. */
-std::map<std::vector<int32_t>, int> count_answers(
+std::vector<std::pair<std::vector<int32_t>, int>> count_answers(
     const ScriptedConfig& config,
     const nb::dict& options,
     const std::vector<int32_t>& prompt,
@@ -109,7 +110,7 @@ std::map<std::vector<int32_t>, int> count_answers(
     }
     counts[decoder.tokens()]++;
   }
-  return counts;
+  return {counts.begin(), counts.end()};
 }
 
 } // namespace
@@ -123,6 +124,7 @@ void register_decode(nb::module_& m) {
       .def_rw("amp", &ScriptedConfig::amp)
       .def_rw("script", &ScriptedConfig::script)
       .def_rw("draft_script", &ScriptedConfig::draft_script)
+      .def_rw("accept_all", &ScriptedConfig::accept_all)
       .def_rw("fail_after", &ScriptedConfig::fail_after);
 
   nb::class_<ScriptedNetwork>(m, "ScriptedNetwork")
@@ -208,6 +210,45 @@ void register_decode(nb::module_& m) {
       .def_prop_ro("statistics", [](ScriptedDecoder& d) {
         return bindings::to_dict(d.decoder.statistics());
       });
+
+  nb::class_<decode::DepthPolicy>(m, "DepthPolicy")
+      .def(nb::init<int, bool>())
+      .def("next", &decode::DepthPolicy::next)
+      .def("expected_tokens", &decode::DepthPolicy::expected_tokens)
+      .def(
+          "record",
+          [](decode::DepthPolicy& policy,
+             int depth,
+             int tested,
+             int accepted,
+             double draft_seconds,
+             double verify_seconds) {
+            policy.record(
+                {depth, tested, accepted, draft_seconds, verify_seconds});
+          });
+
+  nb::class_<decode::Repetition>(m, "Repetition")
+      .def(
+          "__init__",
+          [](decode::Repetition* self, const nb::dict& options) {
+            new (self)
+                decode::Repetition(bindings::to_options(options).repetition);
+          })
+      .def(
+          "check",
+          [](decode::Repetition& r,
+             const std::vector<int32_t>& tokens) -> nb::object {
+            const auto hit = r.check(tokens);
+            if (!hit) {
+              return nb::none();
+            }
+            return nb::make_tuple(
+                hit->reason,
+                hit->block_tokens,
+                hit->repeats,
+                hit->trimmed_tokens);
+          })
+      .def("releasable", &decode::Repetition::releasable);
 
   m.def("count_answers", &count_answers);
   m.def("fold", &testing::fold);

@@ -11,10 +11,12 @@ NB_MODULE(_qwenmtp_testing, m) {
   qwenmtp::bindings::translate_errors();
   qwenmtp::testing::register_base(m);
   qwenmtp::testing::register_checkpoint(m);
+  nb::module_::import_("qwenmtp._core"); // its types and errors serve here too
   qwenmtp::testing::register_model(m);
   qwenmtp::testing::register_kernels(m);
   qwenmtp::testing::register_ple(m);
   register_decode(m);
+  register_faulty(m);
   register_keyed(m);
   register_sampling(m);
 }

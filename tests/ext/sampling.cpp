@@ -6,7 +6,6 @@
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
-#include "base/error.h"
 #include "bindings/decode_values.h"
 #include "convert.h"
 #include "sampling/acceptance.h"
@@ -61,7 +60,7 @@ nb::ndarray<nb::numpy, float, nb::ndim<1>> logits_row(
   return {row, {static_cast<size_t>(vocab)}, owner};
 }
 
-}  // namespace
+} // namespace
 
 void register_sampling(nb::module_& m) {
   nb::class_<Params>(m, "Params")
@@ -158,6 +157,13 @@ void register_sampling(nb::module_& m) {
           nb::arg("counts") = nb::none(),
           nb::arg("overlay") = Overlay{})
       .def(
+          "log_probability",
+          [](Reader& self, const Array& row, int32_t token, int n_top) {
+            const LogProbability out =
+                self.log_probability(view(row, "float32"), token, n_top);
+            return nb::make_tuple(out.value, out.top);
+          })
+      .def(
           "argmax",
           [](Reader& self, const Array& row, const std::string& dtype) {
             return self.argmax(view(row, dtype));
@@ -175,7 +181,6 @@ void register_sampling(nb::module_& m) {
       .def("coin", &BlockVerifier::coin)
       .def("residual", &BlockVerifier::residual);
 
-  nb::exception<qwenmtp::NonFiniteLogits>(m, "NonFiniteLogits");
   m.def("logits_row", &logits_row);
   m.def("acceptance_probability", &acceptance_probability);
   m.def("residual", &residual);

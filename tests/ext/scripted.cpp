@@ -113,7 +113,10 @@ Rows ScriptedNetwork::forward(
     const bool wanted = which == LogitRows::all ||
                         (which == LogitRows::last && i + 1 == ids.size());
     if (wanted) {
-      const auto row = trunk_row(state_.hashes.back(), length);
+      auto row = trunk_row(state_.hashes.back(), length);
+      if (config_.accept_all && i + 1 < ids.size()) {
+        row[ids[i + 1]] = 100;
+      }
       logits.insert(logits.end(), row.begin(), row.end());
     }
     hidden.insert(

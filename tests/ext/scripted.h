@@ -21,6 +21,8 @@ struct ScriptedConfig {
   double amp = 0.5;
   std::vector<int32_t> script;
   std::vector<int32_t> draft_script;
+  /** Verified rows give their drafts all the mass: every draft is accepted. */
+  bool accept_all = false;
   /** A trunk forward throws once more calls than this were logged; -1 never. */
   int fail_after = -1;
 };

@@ -13,5 +13,6 @@ void register_ple(nanobind::module_& m);
 
 } // namespace qwenmtp::testing
 void register_decode(nanobind::module_& m);
+void register_faulty(nanobind::module_& m);
 void register_keyed(nanobind::module_& m);
 void register_sampling(nanobind::module_& m);
