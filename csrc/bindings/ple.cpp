@@ -1,11 +1,14 @@
 /** Room ple: n-gram rows, tables, the stager. Arrays cross as numpy; bf16 as
  *  uint16. */
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
+#include "ple/resident.h"
+#include "ple/row_file.h"
 #include "ple/stager.h"
 
 namespace nb = nanobind;
@@ -26,7 +29,7 @@ std::span<const T> span_of(
 /** Calls fill(pointer) on a new array [n, columns]. */
 template <typename T, typename Fill>
 nb::object filled(size_t n, size_t columns, Fill&& fill) {
-  auto buffer = std::make_unique<T[]>(n * columns);
+  auto buffer = std::make_unique_for_overwrite<T[]>(n * columns);
   fill(buffer.get());
   nb::capsule owner(buffer.get(), [](void* p) noexcept {
     delete[] static_cast<T*>(p);
@@ -61,8 +64,9 @@ nb::dict to_dict(const ple::SpanStats& span) {
   return d;
 }
 
-nb::dict to_dict(const ple::StagerStats& stats) {
+nb::dict to_dict(const ple::StagerStats& stats, bool resident) {
   nb::dict d;
+  d["residency"] = resident ? "resident" : "ssd";
   d["rows_requested"] = stats.rows_requested;
   d["rows_distinct"] = stats.rows_distinct;
   d["rows_hot"] = stats.rows_hot;
@@ -197,11 +201,20 @@ void register_ple(nb::module_& m) {
           "__init__",
           [](ple::TableSpec* self,
              const ple::RowFormat& format,
-             std::vector<ple::Shard> shards) {
-            new (self) ple::TableSpec{format, std::move(shards)};
+             std::vector<ple::Shard> shards,
+             std::string row_file,
+             bool checksums) {
+            new (self) ple::TableSpec{
+                format,
+                std::move(shards),
+                std::move(row_file),
+                checksums};
           },
           "format"_a,
-          "shards"_a);
+          "shards"_a,
+          nb::kw_only(),
+          "row_file"_a = "",
+          "checksums"_a = false);
 
   nb::class_<ple::Table>(m, "PleTable")
       .def_static("open", &ple::Table::open, "spec"_a)
@@ -219,6 +232,32 @@ void register_ple(nb::module_& m) {
           "rows"_a,
           "type"_a,
           "Values [n, dim]: float32, or the bits of bf16 as uint16.");
+  nb::class_<ple::RowFileWriter>(m, "PleRowFileWriter")
+      .def(
+          nb::init<const ple::Table&, const std::string&>(),
+          "source"_a,
+          "path"_a,
+          nb::keep_alive<1, 2>())
+      .def_prop_ro("rows_done", &ple::RowFileWriter::rows_done)
+      .def(
+          "step",
+          &ple::RowFileWriter::step,
+          "n_rows"_a,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "commit",
+          &ple::RowFileWriter::commit,
+          nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "ple_first_difference",
+      &ple::first_difference,
+      "a"_a,
+      "b"_a,
+      "first"_a,
+      "n"_a,
+      nb::call_guard<nb::gil_scoped_release>(),
+      "First of n rows that differs between the tables, or -1.");
+
   nb::class_<ple::Stager>(m, "PleStager")
       .def(
           "__init__",
@@ -226,17 +265,28 @@ void register_ple(nb::module_& m) {
              ple::NgramConfig config,
              const ple::TableSpec& spec,
              int n_threads,
-             uint64_t hot_bytes) {
+             uint64_t hot_bytes,
+             std::optional<uint64_t> resident_budget) {
+            auto table = ple::Table::open(spec);
+            if (resident_budget) {
+              table = ple::make_resident(
+                  table,
+                  *resident_budget,
+                  n_threads,
+                  [](auto, auto) {});
+            }
             new (self) ple::Stager(
                 std::move(config),
-                ple::Table::open(spec),
+                std::move(table),
                 {.n_threads = n_threads, .hot_bytes = hot_bytes});
           },
           "config"_a,
           "spec"_a,
           nb::kw_only(),
           "n_threads"_a = ple::StagerOptions{}.n_threads,
-          "hot_bytes"_a = ple::StagerOptions{}.hot_bytes)
+          "hot_bytes"_a = ple::StagerOptions{}.hot_bytes,
+          "resident_budget"_a = nb::none(),
+          "With a budget in bytes the table is read into memory as a whole.")
       .def(
           "embed",
           [](ple::Stager& self,
@@ -265,7 +315,7 @@ void register_ple(nb::module_& m) {
       .def("cancel", &ple::Stager::cancel, "Drops what was requested.")
       .def("clear_hot", &ple::Stager::clear_hot, "Forgets the hot rows.")
       .def("stats", [](const ple::Stager& self) {
-        return to_dict(self.stats());
+        return to_dict(self.stats(), self.resident());
       });
 }
 

@@ -1,4 +1,4 @@
-/** Table::open: planar arrays, each row read from one to three places. */
+/** Planar arrays: each row is read from one to three places. */
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "ple/planar.h"
 #include "ple/read_run.h"
-#include "ple/table.h"
 
 namespace qwenmtp::ple {
 namespace {
@@ -107,7 +107,7 @@ class PlanarSource final : public RowSource {
 
 } // namespace
 
-Table Table::open(const TableSpec& spec) {
+Table open_planar(const TableSpec& spec) {
   check(spec.format);
   if (spec.shards.empty()) {
     throw ModelFormatError("[ple.Table] no shards, expected at least one");
@@ -115,24 +115,6 @@ Table Table::open(const TableSpec& spec) {
   auto source = std::make_unique<PlanarSource>(spec);
   const int64_t rows = source->rows();
   return {spec.format, rows, std::move(source)};
-}
-
-void Table::gather(std::span<const int64_t> rows, RowType type, void* out)
-    const {
-  std::vector<std::byte> record(format_.record_bytes());
-  const size_t stride = static_cast<size_t>(format_.dim) * value_bytes(type);
-  auto* p_out = static_cast<std::byte*>(out);
-  ReadCost cost;
-  for (const int64_t row : rows) {
-    if (row < 0 || row >= rows_) {
-      throw InvalidArgument(
-          "[ple.Table.gather] row " + std::to_string(row) + ", expected 0.." +
-          std::to_string(rows_ - 1));
-    }
-    read({&row, 1}, record.data(), cost);
-    decode_row(format_, record.data(), type, p_out);
-    p_out += stride;
-  }
 }
 
 } // namespace qwenmtp::ple

@@ -1,7 +1,10 @@
 #include "ple/pool.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+
+#include "base/error.h"
 
 namespace qwenmtp::ple {
 
@@ -40,10 +43,14 @@ bool Job::finish() {
   return !skip_;
 }
 
-Pool::Pool(size_t n_threads) {
-  threads_.reserve(n_threads);
+Pool::Pool(int n_threads) {
+  if (n_threads < 0 || n_threads > kMaxThreads) {
+    throw InvalidArgument(
+        "[ple.Pool] " + std::to_string(n_threads) + " threads, expected 0.." +
+        std::to_string(kMaxThreads));
+  }
   try {
-    for (size_t i = 0; i < n_threads; ++i) {
+    for (int i = 0; i < n_threads; ++i) {
       threads_.emplace_back([this] { run(); });
     }
   } catch (...) {

@@ -55,7 +55,8 @@ class Job {
 
 class Pool {
  public:
-  explicit Pool(size_t n_threads);
+  /** 0..kMaxThreads, else throws InvalidArgument. */
+  explicit Pool(int n_threads);
   /** Waits for running slices; queued ones are never run. */
   ~Pool();
 
@@ -67,6 +68,7 @@ class Pool {
    *  queued, if kMaxJobs wait already. */
   bool submit(std::shared_ptr<Job> job, bool urgent);
 
+  static constexpr int kMaxThreads = 32;
   static constexpr size_t kMaxJobs = 64;
 
  private:

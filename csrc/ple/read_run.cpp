@@ -33,17 +33,13 @@ void read_runs(
     std::span<const int64_t> rows,
     std::byte* out,
     ReadCost& cost) {
-  const auto offset_of = [&](int64_t row) {
-    return layout.offset +
-           static_cast<uint64_t>(row - layout.first_row) * layout.item_bytes;
-  };
   std::vector<std::byte> run;
   for (size_t i = 0; i < rows.size();) {
-    const uint64_t start = offset_of(rows[i]);
+    const uint64_t start = layout.offset_of(rows[i]);
     uint64_t end = start + layout.item_bytes;
     size_t n = 1;
     for (; i + n < rows.size(); ++n) {
-      const uint64_t next = offset_of(rows[i + n]);
+      const uint64_t next = layout.offset_of(rows[i + n]);
       if (next > end + kMaxGap || next + layout.item_bytes > start + kMaxRun) {
         break;
       }
@@ -57,7 +53,7 @@ void read_runs(
       for (size_t k = 0; k < n; ++k) {
         std::memcpy(
             out + k * layout.out_stride,
-            run.data() + (offset_of(rows[i + k]) - start),
+            run.data() + (layout.offset_of(rows[i + k]) - start),
             layout.item_bytes);
       }
     }

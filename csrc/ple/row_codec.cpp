@@ -13,6 +13,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
+constexpr int kPiece = 32; // codes
+
 float widen(uint16_t bf16) {
   return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16);
 }
@@ -54,25 +56,41 @@ auto finish_affine(float scale, float code, float bias) {
   }
 }
 
-// Eight codes lie in `bits` bytes, so a group starts on a byte whatever bits.
+// Eight codes of `bits`, low bits first, to one byte each: halves move apart in
+// three steps.
+template <int bits>
+uint64_t spread(uint64_t packed) {
+  constexpr uint64_t kFour = (uint64_t{1} << (4 * bits)) - 1;
+  constexpr uint64_t kTwo = ((uint64_t{1} << (2 * bits)) - 1) * 0x100000001;
+  constexpr uint64_t kOne = ((uint64_t{1} << bits) - 1) * 0x1000100010001;
+  uint64_t x = (packed & kFour) | (packed >> (4 * bits) & kFour) << 32;
+  x = (x & kTwo) | (x >> (2 * bits) & kTwo) << 16;
+  return (x & kOne) | (x >> bits & kOne) << 8;
+}
+
+// Pieces of fixed length keep the inner loop free of branches.
 template <int bits, RowType type, typename T>
 void decode_affine(const RowFormat& format, const std::byte* record, T* out) {
-  constexpr uint64_t kMask = (uint64_t{1} << bits) - 1;
   const std::byte* scales = record + format.plane_bytes(0);
   const std::byte* biases = scales + format.plane_bytes(1);
   const int n_groups = format.dim / format.group_size;
   for (int g = 0; g < n_groups; ++g) {
     const float scale = widen(load16(scales + 2 * g));
     const float bias = widen(load16(biases + 2 * g));
-    for (int i = 0; i < format.group_size; i += 8) {
-      uint64_t packed = 0;
-      std::memcpy(&packed, record, bits);
-      record += bits;
-      for (int k = 0; k < 8; ++k) {
-        const auto code =
-            static_cast<float>(static_cast<int>(packed >> (k * bits) & kMask));
-        *out++ = finish_affine<type>(scale, code, bias);
+    for (int i = 0; i < format.group_size; i += kPiece) {
+      uint8_t codes[kPiece];
+      for (int k = 0; k < kPiece; k += 8) {
+        uint64_t packed = 0;
+        std::memcpy(&packed, record, bits);
+        packed = spread<bits>(packed);
+        std::memcpy(codes + k, &packed, sizeof(packed));
+        record += bits;
       }
+      for (int k = 0; k < kPiece; ++k) {
+        const auto code = static_cast<float>(static_cast<int>(codes[k]));
+        out[k] = finish_affine<type>(scale, code, bias);
+      }
+      out += kPiece;
     }
   }
 }
@@ -183,11 +201,11 @@ void check(const RowFormat& format) {
         "table of " + std::to_string(bits) +
         " bits, expected 2, 3, 4, 5, 6 or 8");
   }
-  if (format.group_size < 8 || format.group_size % 8 != 0 ||
+  if (format.group_size < kPiece || format.group_size % kPiece != 0 ||
       format.dim % format.group_size != 0) {
     fail(
         "group size " + std::to_string(format.group_size) +
-        ", expected a multiple of 8 that divides dim " +
+        ", expected a multiple of 32 that divides dim " +
         std::to_string(format.dim));
   }
 }

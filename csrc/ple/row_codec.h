@@ -28,7 +28,7 @@ struct RowFormat {
   int dim = 0;
   Coding coding = Coding::kBf16;
   int bits = 0;          // kAffine: 2, 3, 4, 5, 6, 8
-  int group_size = 0;    // kAffine: a multiple of 8 that divides dim
+  int group_size = 0;    // kAffine: a multiple of 32 that divides dim
   float fp8_scale = 1.0; // kFp8
 
   bool operator==(const RowFormat&) const = default;

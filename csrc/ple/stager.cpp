@@ -13,21 +13,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxThreads = 32;
 constexpr int kMaxFailures = 3;
 constexpr size_t kMaxSliceRows = 256;
 constexpr size_t kDecodeSlice = 512;
 constexpr size_t kMaxAheadRows = 4 * kMaxLookup;
 constexpr int kMaxAge = 2; // embeds after which unused rows are dropped
-
-size_t checked_threads(int n_threads) {
-  if (n_threads < 0 || n_threads > kMaxThreads) {
-    throw InvalidArgument(
-        "[ple.Stager] " + std::to_string(n_threads) + " threads, expected 0.." +
-        std::to_string(kMaxThreads));
-  }
-  return static_cast<size_t>(n_threads);
-}
 
 uint64_t ns_since(Clock::time_point start) {
   return static_cast<uint64_t>(
@@ -119,7 +109,7 @@ Stager::Stager(NgramConfig config, Table table, StagerOptions options)
       hot_(
           table_.resident() != nullptr ? 0 : options.hot_bytes,
           table_.format().record_bytes()),
-      pool_(checked_threads(options.n_threads)) {
+      pool_(options.n_threads) {
   check(config_, table_.rows());
 }
 
@@ -138,15 +128,15 @@ void Stager::embed(
         " reads in a row failed, expected the table to be opened again");
   }
   const auto begin = Clock::now();
-  SpanStats& span =
-      ids.size() <= kWindowTokens ? stats_.windows : stats_.chunks;
+  const bool window = ids.size() <= kWindowTokens;
+  SpanStats& span = window ? stats_.windows : stats_.chunks;
   const size_t token_bytes = static_cast<size_t>(config_.heads()) *
                              static_cast<size_t>(table_.format().dim) *
                              value_bytes(type);
   auto* p_out = static_cast<std::byte*>(out);
   try {
     for_blocks(config_, ids, history, [&](auto piece, auto past) {
-      embed_block(piece, past, type, p_out, span);
+      embed_block(piece, past, type, p_out, window);
       p_out += piece.size() * token_bytes;
     });
   } catch (const PleReadError&) {
@@ -167,7 +157,7 @@ void Stager::embed_block(
     std::span<const int64_t> history,
     RowType type,
     std::byte* out,
-    SpanStats& span) {
+    bool window) {
   std::vector<int64_t> lookup(
       ids.size() * static_cast<size_t>(config_.heads()));
   ngram_rows(config_, ids, history, lookup.data());
@@ -180,13 +170,16 @@ void Stager::embed_block(
     return decode(lookup.size(), record_of, type, out);
   }
   const UniqueRows unique = unique_rows(lookup);
-  const Fetched fetched = fetch(unique.rows, span);
+  const Fetched fetched =
+      fetch(unique.rows, window ? stats_.windows : stats_.chunks);
   const auto record_of = [&](size_t slot) {
     return fetched.records[unique.of_slot[slot]];
   };
   decode(lookup.size(), record_of, type, out);
-  for (const size_t i : fetched.fresh) {
-    hot_.insert(unique.rows[i], fetched.records[i]);
+  if (window) { // a chunk would push out what decoding comes back to
+    for (const size_t i : fetched.fresh) {
+      hot_.insert(unique.rows[i], fetched.records[i]);
+    }
   }
 }
 

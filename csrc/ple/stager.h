@@ -68,6 +68,11 @@ class Stager {
     return table_.format();
   }
 
+  /** The whole table is in memory; nothing is staged, cached or read. */
+  bool resident() const {
+    return table_.resident() != nullptr;
+  }
+
   /** Values [n, heads * dim] of `ids` [n] in `type`; `history` as in
    *  ngram_rows. Throws PleReadError; `out` is then unspecified and nothing
    *  that a later call can see has changed. */
@@ -102,7 +107,7 @@ class Stager {
       std::span<const int64_t> history,
       RowType type,
       std::byte* out,
-      SpanStats& span);
+      bool window);
   void request_block(
       std::span<const int32_t> ids,
       std::span<const int64_t> history);

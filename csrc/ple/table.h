@@ -29,6 +29,8 @@ struct Shard {
 struct TableSpec {
   RowFormat format;
   std::vector<Shard> shards; // in row order
+  std::string row_file = ""; // read the rows here; made from the shards
+  bool checksums = false;    // of the row file's blocks, on first touch
 };
 
 /** What reading cost, in calls of pread and bytes that they returned. */
@@ -63,8 +65,9 @@ class RowSource {
 
 class Table {
  public:
-  /** Opens a planar table. Throws ModelFormatError if a file ends before its
-   *  array does, IoError if it cannot be opened. */
+  /** Throws ModelFormatError if a file ends before its array does or the row
+   *  file was not made from these shards, IoError if a file cannot be opened.
+   */
   static Table open(const TableSpec& spec);
 
   Table(RowFormat format, int64_t rows, std::unique_ptr<RowSource> source)

@@ -14,10 +14,12 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/file.h"
 #include "ple/hot_rows.h"
+#include "ple/resident.h"
 #include "ple/stager.h"
 #include "ple/unique_rows.h"
 #include "testing.h"
@@ -103,6 +105,32 @@ void set_fault(const std::string& name, int64_t from, int64_t times) {
   calls_before = from;
   calls_left = times;
   set_pread_function(name == "none" ? nullptr : faulty_pread);
+}
+
+/** Bytes [offset, offset + bytes) of every offset, split evenly over threads
+ *  that do nothing else: the rate that the machine gives bare preads. */
+void bare_preads(
+    const std::string& path,
+    const Longs& offsets,
+    size_t bytes,
+    size_t n_threads) {
+  const File file(path);
+  const auto read = [&](size_t part) {
+    std::vector<std::byte> out(bytes);
+    const size_t n = offsets.size();
+    const size_t end = (part + 1) * n / n_threads;
+    for (size_t i = part * n / n_threads; i < end; ++i) {
+      file.pread_exact(static_cast<uint64_t>(offsets.data()[i]), out);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < n_threads; ++i) {
+    threads.emplace_back(read, i);
+  }
+  read(0);
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
 }
 
 /** A stager that reads through the faults. */
@@ -198,6 +226,14 @@ void register_ple(nb::module_& m) {
       "times"_a = std::numeric_limits<int64_t>::max(),
       "What pread does `times` times, once `after` calls went through: none, "
       "eio, eof, eintr, partial.");
+  m.def(
+      "bare_preads",
+      &bare_preads,
+      "path"_a,
+      "offsets"_a,
+      "bytes"_a,
+      "n_threads"_a,
+      nb::call_guard<nb::gil_scoped_release>());
   nb::class_<FaultyStager>(m, "FaultyStager")
       .def(
           nb::init<
@@ -213,6 +249,23 @@ void register_ple(nb::module_& m) {
       .def("embed", &FaultyStager::embed)
       .def("request", &FaultyStager::request)
       .def_prop_ro("failures", &FaultyStager::failures);
+  m.def(
+      "ple_resident_progress",
+      [](const ple::TableSpec& spec, uint64_t budget_bytes, int n_threads) {
+        std::vector<std::pair<uint64_t, uint64_t>> seen;
+        ple::make_resident(
+            ple::Table::open(spec),
+            budget_bytes,
+            n_threads,
+            [&](uint64_t done, uint64_t total) {
+              seen.emplace_back(done, total);
+            });
+        return seen;
+      },
+      "spec"_a,
+      "budget_bytes"_a,
+      "n_threads"_a,
+      "(done, total) as make_resident reports them.");
   nb::class_<TestHotRows>(m, "HotRows")
       .def(nb::init<uint64_t>(), "budget_bytes"_a)
       .def("insert", &TestHotRows::insert)

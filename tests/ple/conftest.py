@@ -16,11 +16,14 @@ class SmallTable:
     """A planar table: spec for the core, records [rows, record_bytes], values as (float32, bf16 bits) by MLX."""
 
     spec: _core.PleTableSpec
+    shards: list[_core.PleShard]
+    dim: int
     format: _core.RowFormat
     paths: list[Path]
     records: np.ndarray
     float32: np.ndarray
     bfloat16: np.ndarray
+    fp8_scale: float
 
 
 def bits16(a: mx.array) -> np.ndarray:
@@ -89,6 +92,7 @@ def make_table(tmp_path):
         row_format = _core.RowFormat(dim=dim, coding=getattr(_core.Coding, coding), **kind)
         raw = [np.ascontiguousarray(p).view(np.uint8).reshape(len(p), -1) for p in planes]
         records = np.concatenate(raw, axis=1)
-        return SmallTable(_core.PleTableSpec(row_format, shards), row_format, paths, records, wide, narrow)
+        spec = _core.PleTableSpec(row_format, shards)
+        return SmallTable(spec, shards, dim, row_format, paths, records, wide, narrow, FP8_SCALE)
 
     return make

@@ -110,10 +110,15 @@ def test_rows_are_counted_by_cause(table):
     assert stats["windows"]["max_stall_ns"] <= stats["windows"]["stall_ns"] <= stats["windows"]["stage_ns"]
     assert stats["chunks"]["calls"] == 0
     stager.clear_hot()
+    in_chunk = len(np.unique(rows_of(text(257))))
+    for n in (1, 2):  # a chunk leaves nothing in the hot slab
+        stager.embed(text(257), START, FLOAT32)
+        stats = stager.stats()
+        assert stats["chunks"]["tokens"] == n * 257
+        assert stats["rows_cold"] == distinct + n * in_chunk
+    stager.embed(text(256), START, FLOAT32)
     stager.embed(text(257), START, FLOAT32)
-    stats = stager.stats()
-    assert stats["chunks"]["tokens"] == 257
-    assert stats["rows_cold"] == distinct + len(np.unique(rows_of(text(257))))
+    assert stager.stats()["rows_hot"] == distinct + len(np.unique(rows_of(text(256))))
 
 
 def test_reads_are_counted_and_neighbours_share_one(table):
