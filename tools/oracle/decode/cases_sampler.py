@@ -117,6 +117,19 @@ def penalised_rows(book: Book) -> None:
         book.keep(target(case, "hash", 64, 1.0, dtype, Config(t, 0.95, 20, 0.4, 0.2), few, overlay))
 
 
+def rounded_penalties(book: Book) -> None:
+    """Amounts that a narrow row cannot hold, taken off its best tokens: which value is rounded decides."""
+    case = 1500
+    amounts = ((0.3, 0.1), (-0.7, -0.13), (0.17, 0.29))
+    for (presence, frequency), t, dtype, scale, _ in product(
+        amounts, (0.0, 0.6, 1.0), ("bfloat16", "float16"), (1.0, 4.0), range(2)
+    ):
+        case += 1
+        best = np.argsort(-logits_row("hash", case, 64, scale), kind="stable")[:6]
+        counts = {int(token): i + 1 for i, token in enumerate(best)}
+        book.keep(target(case, "hash", 64, scale, dtype, Config(t, 0.95, 20, presence, frequency), counts))
+
+
 def released_vocabulary(book: Book) -> None:
     """Rows of 248,320. A 16-bit hash repeats each value about four times here, and bfloat16 about five hundred."""
     case = 20_000
@@ -331,6 +344,7 @@ def build() -> list[Record]:
     for part in (
         plain_rows,
         penalised_rows,
+        rounded_penalties,
         released_vocabulary,
         draft_rows,
         batched_rows,

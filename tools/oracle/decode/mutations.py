@@ -107,8 +107,8 @@ MUTATIONS: dict[str, tuple[str, str, str]] = {
     "penalties without the in-block prefix": ("decoder.py", "self.counts(drafts[:d]), None", "self.counts(), None"),
     "draft proposals penalised": (
         "decoder.py",
-        '{**draft, "presence_penalty": 0.0, "frequency_penalty": 0.0}',
-        "dict(draft)",
+        "token, q = sample(row, self.draft_cfg, self.draws)",
+        'token, q = sample(row, self.spec.get("draft_sampler") or self.cfg, self.draws, self.counts())',
     ),
     "no final capture after AR": (
         "decoder.py",
