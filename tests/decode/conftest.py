@@ -4,12 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _qwenmtp_testing as core
 import pytest
 
 from qwenmtp import _core
 from qwenmtp.weights import open_model_files
-
-core = pytest.importorskip("_qwenmtp_testing")
 
 DEMO = Path(__file__).resolve().parents[2] / "models" / "demo"
 

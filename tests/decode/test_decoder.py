@@ -4,12 +4,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import _qwenmtp_testing as core
 import numpy as np
 import pytest
 
 from qwenmtp.errors import Cancelled, InvalidRequest, QwenMtpError
-
-core = pytest.importorskip("_qwenmtp_testing")
 
 PROMPT = [3, 1, 4, 1, 5]
 SAMPLED = (0.8, 0.95, 20, 0.0, 0.0)

@@ -3,10 +3,9 @@
 from itertools import product
 from typing import Any
 
+import _qwenmtp_testing as core
 import numpy as np
 import pytest
-
-core = pytest.importorskip("_qwenmtp_testing")
 
 PROMPT, VOCAB, LENGTH, RUNS = [1, 2, 0], 4, 4, 8000
 SAMPLER = (1.0, 0.97, 20, 0.0, 0.0)

@@ -6,8 +6,6 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip("_qwenmtp_testing")
-
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = sorted((ROOT / "tests" / "golden" / "decode").glob("*.jsonl.gz"))
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+import _qwenmtp_testing as testing
 import numpy as np
-import pytest
 from ml_dtypes import bfloat16
 
-testing = pytest.importorskip("_qwenmtp_testing", reason="developer build only")
 native = testing.kernels
 
 Array = np.ndarray

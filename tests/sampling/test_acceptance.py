@@ -3,12 +3,10 @@
 from itertools import product
 from typing import Any
 
+import _qwenmtp_testing as core
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-core = pytest.importorskip("_qwenmtp_testing")
 
 VOCAB = 4
 

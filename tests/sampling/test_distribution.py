@@ -5,14 +5,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import _qwenmtp_testing as core
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qwenmtp.errors import NonFiniteLogits
-
-core = pytest.importorskip("_qwenmtp_testing")
 
 ORACLE = Path(__file__).resolve().parents[2] / "tools" / "oracle" / "decode"
 SIZES = (1, 7, 20, 81, 511, 512, 513, 1024, 5000)

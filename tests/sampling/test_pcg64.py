@@ -1,13 +1,12 @@
 """The generator is NumPy's default_rng, word for word."""
 
+import _qwenmtp_testing as core
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qwenmtp.errors import InvalidRequest
-
-core = pytest.importorskip("_qwenmtp_testing")
 
 
 @given(st.integers(min_value=0, max_value=2**300))
