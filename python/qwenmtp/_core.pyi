@@ -119,7 +119,7 @@ class PleShard:
     def __init__(self, rows: int, planes: Sequence[PlePlane]) -> None: ...
 
 class PleTableSpec:
-    def __init__(self, format: RowFormat, shards: Sequence[PleShard]) -> None: ...
+    def __init__(self, format: RowFormat, shards: Sequence[PleShard], *, row_file: str = '', checksums: bool = False) -> None: ...
 
 class PleTable:
     @staticmethod
@@ -134,8 +134,22 @@ class PleTable:
     def gather(self, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', writable=False)], type: RowType) -> object:
         """Values [n, dim]: float32, or the bits of bf16 as uint16."""
 
+class PleRowFileWriter:
+    def __init__(self, source: PleTable, path: str) -> None: ...
+
+    @property
+    def rows_done(self) -> int: ...
+
+    def step(self, n_rows: int) -> None: ...
+
+    def commit(self) -> None: ...
+
+def ple_first_difference(a: PleTable, b: PleTable, first: int, n: int) -> int:
+    """First of n rows that differs between the tables, or -1."""
+
 class PleStager:
-    def __init__(self, config: NgramConfig, spec: PleTableSpec, *, n_threads: int = 8, hot_bytes: int = 268435456) -> None: ...
+    def __init__(self, config: NgramConfig, spec: PleTableSpec, *, n_threads: int = 8, hot_bytes: int = 268435456, resident_budget: int | None = None) -> None:
+        """With a budget in bytes the table is read into memory as a whole."""
 
     def embed(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', writable=False)], history: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', writable=False)], type: RowType) -> object:
         """Values [n, heads * dim] of ids [n]; history is the ids before."""
@@ -186,12 +200,6 @@ class Decoder:
     def __init__(self, model: Model, state: State, prompt: Sequence[int], options: dict) -> None:
         """prompt: every id of the context; the state holds a prefix of it."""
 
-    def finish(self) -> str:
-        """Commit the state. Returns why it was put back instead, or ''."""
-
-    def abandon(self) -> None:
-        """Put the state back to before the request."""
-
     def prefill(self) -> int:
         """One chunk; returns the tokens now held."""
 
@@ -231,6 +239,12 @@ class Decoder:
     @property
     def statistics(self) -> dict:
         """Counters and seconds (decode.md 9)."""
+
+    def finish(self) -> str:
+        """Commit the state. Returns why it was put back instead, or ''."""
+
+    def abandon(self) -> None:
+        """Put the state back to before the request."""
 
 class NullDecoder:
     """A request without a model, for benchmarks."""
