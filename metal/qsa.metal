@@ -502,9 +502,7 @@ METAL_FUNC void qsa_combine(
     for (int i = 0; i < per; ++i) {
       part.acc[i] = acc[at * D + lane * per + i];
     }
-    if (part.total > 0.0f) {
-      qsa_join(s, part);
-    }
+    qsa_join(s, part);  // a part without tokens weighs nothing; the first has some
   }
   qsa_gated(s, qg + (head * 2 + 1) * D, out + head * D, lane);
 }

@@ -1,7 +1,11 @@
 #include "kernels/kernel.h"
 
+#include <mutex>
+
 #include <mlx/allocator.h>
 #include <mlx/backend/cpu/encoder.h>
+#include <mlx/backend/metal/metal.h>
+#include <mlx/fast.h>
 #include <mlx/primitives.h>
 
 #include "base/error.h"
@@ -41,6 +45,33 @@ class CpuNode : public mx::Primitive {
   BindCpu bind_;
 };
 
+std::vector<std::string> names(const std::vector<KernelArgument>& arguments) {
+  std::vector<std::string> out;
+  for (const auto& a : arguments) {
+    out.push_back(a.name);
+  }
+  return out;
+}
+
+mx::fast::CustomKernelFunction make_kernel(const KernelSpec& spec) {
+  auto inputs = names(spec.inputs);
+  auto outputs = names(spec.outputs);
+  if (mx::metal::is_available()) {
+    return mx::fast::metal_kernel(
+        spec.name,
+        inputs,
+        outputs,
+        spec.source,
+        metal_header(spec));
+  }
+  return mx::fast::cuda_kernel(
+      spec.name,
+      inputs,
+      outputs,
+      spec.source,
+      cuda_header(spec));
+}
+
 /** Elements between rows of a seen as [rows, last axis]. */
 int64_t row_stride(const array& a) {
   const int last = a.ndim() - 1;
@@ -78,6 +109,34 @@ std::vector<array> cpu_node(
   auto node =
       std::make_shared<CpuNode>(mx::to_stream(s), name, std::move(bind));
   return array::make_arrays(shapes, dtypes, node, inputs);
+}
+
+std::vector<array> gpu_node(
+    const std::string& name,
+    const TemplateArgs& args,
+    const std::vector<array>& inputs,
+    mx::StreamOrDevice s) {
+  const KernelSpec& spec = kernel_spec(name);
+  auto p = plan(spec, args, inputs);
+  static std::mutex mutex;
+  static std::map<std::string, mx::fast::CustomKernelFunction> kernels;
+  std::unique_lock lock(mutex);
+  auto found = kernels.find(name);
+  if (found == kernels.end()) {
+    found = kernels.emplace(name, make_kernel(spec)).first;
+  }
+  const auto& kernel = found->second;
+  lock.unlock();
+  return kernel(
+      inputs,
+      p.shapes,
+      p.dtypes,
+      {p.grid[0], p.grid[1], p.grid[2]},
+      {p.group[0], p.group[1], p.group[2]},
+      args,
+      std::nullopt,
+      false,
+      s);
 }
 
 cpu::Type type_of(const array& a) {

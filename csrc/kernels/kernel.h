@@ -10,6 +10,7 @@
 #include <mlx/utils.h>
 
 #include "kernels/cpu/body.h"
+#include "kernels/spec.h"
 
 namespace qwenmtp::kernels {
 
@@ -30,6 +31,14 @@ std::vector<array> cpu_node(
     const std::vector<array>& inputs,
     const std::vector<mlx::core::Shape>& shapes,
     const std::vector<mlx::core::Dtype>& dtypes,
+    mlx::core::StreamOrDevice s);
+
+/** A lazy node that runs a kernel's text from metal/ on the GPU of this build,
+ *  Metal or CUDA. Throws InternalError where an argument is not its spec's. */
+std::vector<array> gpu_node(
+    const std::string& name,
+    const TemplateArgs& args,
+    const std::vector<array>& inputs,
     mlx::core::StreamOrDevice s);
 
 /** Storage type of a dense array. Throws InvalidArgument for integers. */

@@ -71,10 +71,14 @@ def pool_case(geometry: str, dtype: str, first: int, blocks: int) -> Case:
     return Case(KERNELS["qsa_pool"], f"{geometry}-{blocks}blocks", template, build, oracle)
 
 
-def scores_case(geometry: str, dtype: str, rows: int, blocks: int, position: int) -> Case:
+def scores_case(geometry: str, dtype: str, rows: int, blocks: int, position: int, zero: bool = False) -> Case:
+    """`zero`: every head points away from every block, so that only the tie term is left."""
+
     def build(rng: np.random.Generator) -> list[Array]:
         divisor = np.array([np.sqrt(DI)], np.float32)
         iq, pooled = normal(rng, dtype, rows, NI, DI), normal(rng, dtype, blocks, DI)
+        if zero:
+            iq, pooled = -np.abs(iq), np.abs(pooled)
         return [iq, pooled, scalar(position), divisor, scalar(rows), scalar(blocks)]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
@@ -84,7 +88,7 @@ def scores_case(geometry: str, dtype: str, rows: int, blocks: int, position: int
             ranks[r, (position + r + 1) // RATIO :] = -np.inf
         return [ranks]
 
-    name = f"{geometry}-{rows}rows{blocks}blocks-at{position}"
+    name = f"{geometry}-{rows}rows{blocks}blocks-at{position}" + "-zero" * zero
     return Case(KERNELS["qsa_scores"], name, {"T": dtype, "NI": NI, "DI": DI, "RATIO": RATIO}, build, oracle)
 
 
@@ -210,6 +214,7 @@ CASES = [
     scores_case("demo", "bfloat16", 4, 80, 301),
     scores_case("ragged", "float32", 3, 13, 41),
     scores_case("ragged", "float32", 3, 3, 6),
+    scores_case("ragged", "float32", 2, 13, 50, zero=True),
     scores_case("released", "bfloat16", 1, 4096, 16001),
     top_case("demo", 4, 80, 301),
     top_case("demo", 3, 80, 301, tied=True),

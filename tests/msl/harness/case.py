@@ -48,6 +48,10 @@ class Case:
             if want.dtype.kind in "iu":
                 np.testing.assert_array_equal(got, want, err_msg=argument.name)
                 continue
+            if got.dtype.itemsize == 2:
+                # Rounding where the oracle rounds: another value is a neighbour's tie, and rare.
+                n_other = (got != want.astype(np.float32).astype(got.dtype)).sum()
+                assert n_other <= max(1, want.size // 100), (argument.name, n_other, want.size)
             # An output is as exact as the narrowest type on the way to it.
             names = [str(v) for v in self.template.values() if isinstance(v, str)]
             tolerance = max(TOLERANCE[n] for n in [*names, self.kernel.dtype(argument, self.template)])
