@@ -19,10 +19,12 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
-import _qwenmtp_testing as core
+IN_PLACE = Path(__file__).resolve().parent.parent / "python"
+if any((IN_PLACE / "qwenmtp").glob("_core*.so")):
+    sys.path.insert(0, str(IN_PLACE))
+import _qwenmtp_testing as core  # noqa: E402
 
-from qwenmtp.errors import NonFiniteLogits
+from qwenmtp.errors import NonFiniteLogits  # noqa: E402
 
 Record = dict[str, Any]
 

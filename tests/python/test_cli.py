@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import qwenmtp
 from qwenmtp.cli import main
 from qwenmtp.commands import COMMANDS
 from qwenmtp.terminal import ProgressLine, human_bytes, table
@@ -179,13 +180,12 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str], command: Any) -> 
 
 
 def spawn(*argv: str) -> subprocess.Popen[str]:
-    path = os.pathsep.join(p for p in sys.path if p)
     return subprocess.Popen(
         [sys.executable, "-m", "qwenmtp", *argv],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONPATH": str(Path(qwenmtp.__file__).parents[1]), "PYTHONUNBUFFERED": "1"},
     )
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent.parent / "python"
+import qwenmtp
+
+PACKAGE = Path(qwenmtp.__file__).parents[1]
 SUPERVISOR = [sys.executable, "-m", "qwenmtp.bench.supervisor"]
 
 
