@@ -99,6 +99,12 @@ const std::map<std::string, Setter>& setters() {
       {"block_verify", field(&Options::block_verify)},
       {"final_commit", field(&Options::final_commit)},
       {"async", field(&Options::async)},
+      {"device_candidates",
+       [](Options& o, nb::handle v) {
+         if (!v.is_none()) {
+           o.device_candidates = nb::cast<bool>(v);
+         }
+       }},
       {"prefill_chunk",
        [](Options& o, nb::handle v) { o.prefill.chunk = nb::cast<int>(v); }},
       {"fused_suffix",

@@ -12,9 +12,8 @@ void ArLoop::advance() {
     forward_last();
   }
   const HostRows rows(t.tip->logits);
-  const auto row = rows[t.tip->row];
-  const int32_t token = t.sample(row);
-  t.append(token, row);
+  const int32_t token = t.sample(rows, t.tip->row);
+  t.append(token, rows, t.tip->row);
   t.statistics.rounds++;
   t.release();
   done_ = t.repeats() || t.room() <= 0;

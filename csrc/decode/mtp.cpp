@@ -62,9 +62,8 @@ void MtpLoop::head() {
     t.pending.reset();
   } else {
     const HostRows rows(t.tip->logits);
-    const auto row = rows[t.tip->row];
-    primary_ = t.sample(row);
-    t.append(primary_, row);
+    primary_ = t.sample(rows, t.tip->row);
+    t.append(primary_, rows, t.tip->row);
     t.release();
   }
   phase_ = Phase::body;
@@ -125,9 +124,8 @@ void MtpLoop::bonus() {
   }
   const Stopwatch watch(t.statistics.seconds.bonus);
   const HostRows rows(t.tip->logits);
-  const auto row = rows[t.tip->row];
-  const int32_t token = t.sample(row);
-  t.append(token, row);
+  const int32_t token = t.sample(rows, t.tip->row);
+  t.append(token, rows, t.tip->row);
   t.pending = token;
   t.statistics.bonus_tokens++;
   t.release();
@@ -183,10 +181,10 @@ void MtpLoop::propose(Window& window, int depth) {
     const Rows out = t.network.draft(hidden, token, d + 1);
     const HostRows rows(*out.logits);
     if (greedy) {
-      token = t.draft.argmax(rows[0]);
+      token = t.draft.argmax(rows, 0);
       window.proposals.push_back(Distribution::point(token));
     } else {
-      window.proposals.push_back(t.draft.distribution(rows[0]));
+      window.proposals.push_back(t.draft.distribution(rows, 0));
       token = t.draws.token(window.proposals.back());
     }
     window.drafts.push_back(token);
@@ -234,7 +232,8 @@ MtpLoop::Verdict MtpLoop::accept_greedy(
   Verdict verdict;
   for (size_t d = 0; d < window.drafts.size(); d++) {
     const int32_t draft = window.drafts[d];
-    const bool ok = t.target.argmax(rows[d], steering) == draft;
+    const bool ok =
+        t.target.argmax(rows, static_cast<int>(d), steering) == draft;
     tested(d, ok ? 1.0 : 0.0, ok);
     if (!ok) {
       verdict.rejected = true;
@@ -263,8 +262,11 @@ MtpLoop::Verdict MtpLoop::accept_sampled(
   if (t.options.block_verify && !t.options.target.penalised()) {
     std::vector<Distribution> p;
     for (size_t d = 0; d < window.drafts.size(); d++) {
-      p.push_back(
-          t.target.distribution(rows[d], {}, sampling::Normalise::once));
+      p.push_back(t.target.distribution(
+          rows,
+          static_cast<int>(d),
+          {},
+          sampling::Normalise::once));
     }
     block.emplace(p, window.proposals, window.drafts);
   }
@@ -274,7 +276,7 @@ MtpLoop::Verdict MtpLoop::accept_sampled(
     const Distribution& q = window.proposals[d];
     Distribution p;
     if (!block) {
-      p = t.target.distribution(rows[d], steering);
+      p = t.target.distribution(rows, static_cast<int>(d), steering);
     }
     const double probability =
         block ? block->coin(d) : acceptance_probability(p, q, draft);
@@ -311,7 +313,7 @@ void MtpLoop::commit_whole(const Window& window, const HostRows& rows) {
     settle();
   }
   for (int d = 0; d < n; d++) {
-    t.append(window.drafts[d], rows[d]);
+    t.append(window.drafts[d], rows, d);
   }
   t.tip = Tip{*window.rows->logits, window.rows->hidden, n};
   t.release();
@@ -337,7 +339,7 @@ void MtpLoop::commit_part(
     t.statistics.correction_tokens++;
   }
   for (size_t d = 0; d < emitted.size(); d++) {
-    t.append(emitted[d], rows[static_cast<int>(d)]);
+    t.append(emitted[d], rows, static_cast<int>(d));
   }
   if (capture_lane()) {
     const Stopwatch watch(t.statistics.seconds.commit);

@@ -42,14 +42,14 @@ bool MtpLoop::copy_round() {
   }
   phase_ = Phase::head;
   for (int i = 0; i < accepted; i++) {
-    t.append(block[i], rows[i]);
+    t.append(block[i], rows, i);
   }
   if (accepted > 0 && t.is_stop(block[accepted - 1])) {
     t.stop_origin = StopOrigin::context_copy;
     phase_ = Phase::done;
   }
   if (verdict.correction) {
-    t.append(*verdict.correction, rows[accepted]);
+    t.append(*verdict.correction, rows, accepted);
     t.statistics.correction_tokens++;
     t.pending = verdict.correction;
     if (t.is_stop(*verdict.correction)) {
@@ -93,12 +93,12 @@ MtpLoop::Verdict MtpLoop::accept_copy(
   const Stopwatch watch(t.statistics.seconds.accept);
   Verdict verdict;
   for (size_t i = 0; i < block.size() && !verdict.rejected; i++) {
-    const auto row = rows[static_cast<int>(i)];
+    const int row = static_cast<int>(i);
     bool ok;
     if (t.greedy()) {
-      ok = t.target.argmax(row) == block[i];
+      ok = t.target.argmax(rows, row) == block[i];
     } else {
-      const Distribution p = t.target.distribution(row);
+      const Distribution p = t.target.distribution(rows, row);
       ok = t.draws.accept(p[block[i]]);
       if (!ok) {
         verdict.correction =

@@ -69,6 +69,9 @@ struct Options {
   bool final_commit = true;
   /** Autoregression waits for a forward's row, not for its whole state. */
   bool async = false;
+  /** Rows are shaped on the device and only candidates travel to the host;
+   *  unset: where the default device is an accelerator. */
+  std::optional<bool> device_candidates;
   RepetitionOptions repetition;
   PrefillOptions prefill;
 

@@ -40,6 +40,10 @@ sampling::RowView HostRows::operator[](int row) const {
       size};
 }
 
+mx::array HostRows::row(int row) const {
+  return mx::reshape(slice_rows(rows_, row, row + 1), {-1});
+}
+
 mx::array slice_rows(const mx::array& rows, int begin, int end) {
   return mx::slice(rows, {begin, 0}, {end, rows.shape(1)});
 }

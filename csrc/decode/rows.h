@@ -16,7 +16,10 @@ class HostRows {
  public:
   explicit HostRows(const mx::array& logits);
 
+  /** On the host. */
   sampling::RowView operator[](int row) const;
+  /** [V], where it is. */
+  mx::array row(int row) const;
 
  private:
   mx::array rows_;

@@ -4,14 +4,25 @@
 
 namespace qwenmtp::decode {
 
+namespace {
+
+bool on_device(const Options& options) {
+  return options.device_candidates.value_or(
+      mx::default_device() != mx::Device::cpu);
+}
+
+} // namespace
+
 Turn::Turn(Network& network, Options options, std::vector<int32_t> prompt)
     : network(network),
       options(std::move(options)),
       prompt(std::move(prompt)),
       draws(sampling::Pcg64(this->options.seed)),
-      target(this->options.target),
-      draft(this->options.draft.value_or(this->options.target)
-                .without_penalties()),
+      target(this->options.target, on_device(this->options)),
+      draft(
+          this->options.draft.value_or(this->options.target)
+              .without_penalties(),
+          on_device(this->options)),
       repetition_(this->options.repetition) {
 }
 
@@ -25,20 +36,21 @@ void Turn::poll() const {
   }
 }
 
-int32_t Turn::sample(sampling::RowView row) {
+int32_t Turn::sample(const HostRows& rows, int row) {
   if (greedy()) {
-    return target.best(row, steering());
+    return target.best(rows, row, steering());
   }
-  return draws.token(target.distribution(row, steering()));
+  return draws.token(target.distribution(rows, row, steering()));
 }
 
-void Turn::append(int32_t token, sampling::RowView row) {
+void Turn::append(int32_t token, const HostRows& rows, int row) {
   tokens.push_back(token);
   if (options.target.penalised()) {
     counts[token]++;
   }
   if (options.logprobs >= 0) {
-    logprobs_.push_back(target.log_probability(row, token, options.logprobs));
+    logprobs_.push_back(
+        target.log_probability(rows, row, token, options.logprobs));
   }
 }
 

@@ -9,7 +9,7 @@
 #include "decode/network.h"
 #include "decode/options.h"
 #include "decode/repetition.h"
-#include "decode/rows.h"
+#include "decode/row_reader.h"
 #include "decode/statistics.h"
 #include "sampling/draws.h"
 
@@ -53,11 +53,11 @@ struct Turn {
     return {options.target.penalised() ? &counts : nullptr, {}};
   }
   /** A token of the target law from an evaluated row. */
-  int32_t sample(sampling::RowView row);
+  int32_t sample(const HostRows& rows, int row);
 
-  /** Adds a token to the answer. row: the raw row that produced or verified it,
-   *  for its log-probability. */
-  void append(int32_t token, sampling::RowView row);
+  /** Adds a token to the answer. Row `row` produced or verified it: the source
+   *  of its log-probability. */
+  void append(int32_t token, const HostRows& rows, int row);
 
   /** Moves what may be released now, without stop tokens, into batch. */
   void release();
@@ -84,8 +84,8 @@ struct Turn {
   std::vector<sampling::LogProbability> batch_logprobs;
 
   sampling::Draws draws;
-  sampling::Reader target;
-  sampling::Reader draft;
+  RowReader target;
+  RowReader draft;
   /** Of the answer; kept only for a penalised target. */
   sampling::TokenCounts counts;
   Statistics statistics;

@@ -18,6 +18,9 @@ from qwenmtp.weights import ModelFiles
 
 T = TypeVar("T")
 
+# A request over given logits rows, without a model: what `qwenmtp bench loop` times.
+null_decoder = _core.NullDecoder
+
 
 class Engine:
     """A loaded model and its owner thread.

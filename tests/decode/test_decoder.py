@@ -253,3 +253,25 @@ def test_greedy_answers_do_not_depend_on_drafts(scripted: Scripted) -> None:
                     scripted(amp=0.25), {**options, "lane": lane, "depth": depth, **extra}, PROMPT
                 )
                 assert answer(decoder) == want
+
+
+@pytest.mark.parametrize("mode", ["hash", "ties"])
+@pytest.mark.parametrize(
+    "target", [SAMPLED, GREEDY, (1.0, 1.0, 2, 0.0, 0.0), (1.0, 0.9, 0, 0.0, 0.0), (0.8, 0.95, 4, 0.5, 0.2)]
+)
+def test_candidates_from_the_device_give_the_same_answers(
+    scripted: Scripted, target: tuple[float, ...], mode: str
+) -> None:
+    # 512 logits: the candidates are a small part of the row, and "ties" declines them.
+    for options in ({**OPTIONS[0]}, {**BASE, "depth": 3}, {**BASE, "context_copy": True}):
+        answers = [
+            answer(
+                core.ScriptedDecoder(
+                    scripted(amp=0.25, mode=mode, vocab=512),
+                    {**options, "target": target, "device_candidates": on_device},
+                    PROMPT,
+                )
+            )
+            for on_device in (False, True)
+        ]
+        assert answers[0] == answers[1]

@@ -3,12 +3,11 @@
 from itertools import product
 from typing import Any
 
+import _qwenmtp_testing as core
 import pytest
 
 from qwenmtp import _core
 from qwenmtp.errors import InvalidRequest, QwenMtpError
-
-core = pytest.importorskip("_qwenmtp_testing")
 
 # "def main(argv):" and a newline for the demo tokenizer; ids alone, so that no tokenizer is needed.
 PROMPT = [699, 579, 207, 12, 40]

@@ -6,8 +6,10 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from qwenmtp.bench import generate
+from qwenmtp.bench.loop import loop
 from qwenmtp.bench.timing import BenchResult, environment, read_bandwidth, write_csv
 from qwenmtp.terminal import table
 
@@ -20,24 +22,36 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[BenchResult]]] = {
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
     """Adds the command's own arguments."""
-    p.add_argument("what", nargs="?", default="decode", choices=sorted(BENCHMARKS), help="default: %(default)s")
+    p.add_argument(
+        "what", nargs="?", default="decode", choices=sorted([*BENCHMARKS, "loop"]), help="default: %(default)s"
+    )
     p.add_argument("--model", default="models/demo", metavar="M", help="model folder (default: %(default)s)")
     p.add_argument("--dtype", choices=("float32", "bfloat16"), help="compute type (default: by device)")
     p.add_argument(
         "--tokens", type=int, default=64, metavar="N", help="tokens generated or read (default: %(default)s)"
     )
     p.add_argument("--repeats", type=int, default=5, metavar="N", help="timed repetitions (default: %(default)s)")
+    p.add_argument("--mtplx-python", metavar="PYTHON", help="loop: time MTPLX's sampler too, by a python with it")
     p.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to FILE")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, and write the CSV if asked to."""
-    results = BENCHMARKS[args.what](args)
+    summary: dict[str, Any] = {}
+    if args.what == "loop":
+        results, summary = loop(args.repeats, args.mtplx_python)
+    else:
+        results = BENCHMARKS[args.what](args)
     roof = read_bandwidth()
     if args.csv:
         write_csv(args.csv, results, f"qwenmtp bench {args.what} --model {args.model} --tokens {args.tokens}")
     if args.json:
-        report = {"results": [r.to_json() for r in results], "read_bandwidth": roof, "environment": environment()}
+        cases = [r.to_json() for r in results]
+        report = {
+            "results": {**summary, "cases": cases} if summary else cases,
+            "read_bandwidth": roof,
+            "environment": environment(),
+        }
         print(json.dumps(report))
         return 0
     rows = [
@@ -45,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         for r in results
     ]
     print(table(rows, ("case", "shape", "rate", "", "median ms", "p90 ms", "")))
+    for name, value in summary.items():
+        print(name, value)
     print(f"one thread reads {roof / 1e9:.1f} GB/s in this run")
     return 0
 

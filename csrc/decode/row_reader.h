@@ -1,0 +1,56 @@
+/** One sampler over the network's rows, wherever they live: on the host the
+ *  whole row is read, on an accelerator only its candidates and its log-sum-exp
+ *  travel. Evaluates. */
+#pragma once
+
+#include "decode/rows.h"
+#include "sampling/distribution.h"
+
+namespace qwenmtp::decode {
+
+class RowReader {
+ public:
+  RowReader(const sampling::Params& params, bool device_candidates)
+      : reader_(params), device_(device_candidates) {
+  }
+
+  const sampling::Params& params() const {
+    return reader_.params();
+  }
+
+  /** Of row `row`; needs temperature > 0. */
+  sampling::Distribution distribution(
+      const HostRows& rows,
+      int row,
+      const sampling::Steering& steering = {},
+      sampling::Normalise normalise = sampling::Normalise::twice);
+
+  /** Greedy token; `best` throws NonFiniteLogits, `argmax` looks at nothing. */
+  int32_t best(
+      const HostRows& rows,
+      int row,
+      const sampling::Steering& steering = {});
+  int32_t argmax(
+      const HostRows& rows,
+      int row,
+      const sampling::Steering& steering = {});
+
+  sampling::LogProbability log_probability(
+      const HostRows& rows,
+      int row,
+      int32_t token,
+      int n_top) {
+    return reader_.log_probability(rows[row], token, n_top);
+  }
+
+ private:
+  bool on_device(const sampling::Steering& steering) const {
+    return device_ && !sampling::steers(params(), steering);
+  }
+  bool read_candidates(const mx::array& row, sampling::Distribution& out);
+
+  sampling::Reader reader_;
+  bool device_;
+};
+
+} // namespace qwenmtp::decode
