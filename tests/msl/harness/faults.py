@@ -16,15 +16,16 @@ _SIMD_CALL = re.compile(r"\bsimd_(sum|max|shuffle|shuffle_xor|broadcast|prefix_e
 
 @dataclass(frozen=True)
 class Fault:
-    """A mutated kernel and what was done to it."""
+    """A mutated kernel, what was done to it, and where: kernels share functions."""
 
     kernel: Kernel
     what: str
+    place: str
 
     @property
     def id(self) -> str:
-        """kernel-what, as pytest shows it."""
-        return f"{self.kernel.name}-{self.what}"
+        """kernel-what-where, as pytest shows it."""
+        return f"{self.kernel.name}-{self.what}-{self.place}"
 
 
 def seeded(kernel: Kernel) -> Iterator[Fault]:
@@ -65,7 +66,7 @@ def short_arrays(kernel: Kernel) -> Iterator[Fault]:
     for i, declaration in enumerate(kernel.shared):
         short = re.sub(r"\[(.*)\]", r"[(\1) - 1]", declaration)
         shared = (*kernel.shared[:i], short, *kernel.shared[i + 1 :])
-        yield Fault(replace(kernel, shared=shared), f"short {declaration}")
+        yield Fault(replace(kernel, shared=shared), f"short {declaration}", kernel.name)
 
 
 def _matches(pattern: re.Pattern[str], kernel: Kernel) -> Iterator[re.Match[str]]:
@@ -95,4 +96,4 @@ def _changed(kernel: Kernel, m: re.Match[str], by: str, what: str, end: int = -1
     changed = m.string[: m.start()] + by + m.string[end if end >= 0 else m.end() :]
     files = tuple((name, changed if text == m.string else text) for name, text in kernel.files)
     (file,) = [name for name, text in kernel.files if text == m.string]
-    return Fault(replace(kernel, files=files), f"{what}, {file}:{m.string.count(chr(10), 0, m.start()) + 1}")
+    return Fault(replace(kernel, files=files), what, f"{file}:{m.string.count(chr(10), 0, m.start()) + 1}")
