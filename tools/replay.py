@@ -25,6 +25,7 @@ if any((IN_PLACE / "qwenmtp").glob("_core*.so")):
 import _qwenmtp_testing as core  # noqa: E402
 
 from qwenmtp.errors import NonFiniteLogits  # noqa: E402
+from qwenmtp.settings_legacy import NO_EFFECT  # noqa: E402
 
 Record = dict[str, Any]
 
@@ -36,7 +37,6 @@ SHOWN_FAILURES = 5
 # Gates of the reference that change when it evaluates, never what. Block verification is among them because the
 # reference freezes that gate at import: only a record whose `law` says so was made with it.
 EVALUATION_GATES = {
-    "MTPLX_AR_PIPELINE",
     "MTPLX_BATCHED_GREEDY_ACCEPT",
     "MTPLX_BATCH_TARGET_ARRAYS",
     "MTPLX_BATCH_TARGET_DISTS",
@@ -48,6 +48,7 @@ EVALUATION_GATES = {
     "MTPLX_LAZY_VERIFY_LOGITS",
     "MTPLX_OMIT_SPECULATIVE_BONUS",
     "MTPLX_QWEN4_BLOCK_VERIFY",
+    *(f"MTPLX_{name}" for name, reason in NO_EFFECT.items() if reason.startswith("obsolete")),
 }
 REPETITION_GATES = {
     "MIN_TOKENS": 1,
