@@ -106,8 +106,11 @@ std::vector<array> cpu_node(
     const std::vector<mx::Shape>& shapes,
     const std::vector<mx::Dtype>& dtypes,
     mx::StreamOrDevice s) {
-  auto node =
-      std::make_shared<CpuNode>(mx::to_stream(s), name, std::move(bind));
+  auto stream = mx::to_stream(s);
+  if (stream.device != mx::Device::cpu) {
+    stream = mx::to_stream(mx::Device(mx::Device::cpu));
+  }
+  auto node = std::make_shared<CpuNode>(stream, name, std::move(bind));
   return array::make_arrays(shapes, dtypes, node, inputs);
 }
 

@@ -23,8 +23,9 @@ using BindCpu = std::function<std::function<void()>(
     const std::vector<array>& inputs,
     std::vector<array>& outputs)>;
 
-/** A lazy node of MLX's graph whose job is queued on the CPU stream `s`. `name`
- *  is the kernel's, a literal. */
+/** A lazy node of MLX's graph whose job is queued on the CPU stream `s`, or on
+ * the CPU's default stream where `s` is a GPU's: MLX orders the two. `name` is
+ * the kernel's, a literal. */
 std::vector<array> cpu_node(
     const char* name,
     BindCpu bind,

@@ -36,35 +36,37 @@ std::function<void()> bind_prepare(
   cpu::QsaPrepareCall call{};
   call.type = type_of(in[0]);
   call.n_rows = in[0].shape(0);
-  call.n_blocks = out[5].shape(0);
+  call.n_blocks = out[3].shape(0);
   call.heads = form.heads;
   call.kv_heads = form.kv_heads;
-  call.head_dim = in[1].shape(1) / form.kv_heads;
+  call.head_dim = in[0].shape(1) / form.kv_heads;
   call.index_heads = form.index_heads;
-  call.index_dim = in[4].shape(1);
+  call.index_dim = in[3].shape(1);
   call.ratio = form.ratio;
-  call.half = in[5].shape(1);
-  call.tail = in[4].shape(0);
+  call.half = in[4].shape(1);
+  call.tail = in[3].shape(0);
   call.eps = form.eps;
-  call.q_gate = rows_of(in[0]);
-  call.k = rows_of(in[1]);
-  call.v = rows_of(in[2]);
-  call.index = rows_of(in[3]);
-  call.raw_tail = rows_of(in[4]);
-  call.cos = floats_of(in[5]);
-  call.sin = floats_of(in[6]);
-  call.block_cos = floats_of(in[7]);
-  call.block_sin = floats_of(in[8]);
-  call.q_norm = vector_of(in[9]);
-  call.k_norm = vector_of(in[10]);
-  call.index_q_norm = vector_of(in[11]);
-  call.index_k_norm = vector_of(in[12]);
-  call.q = out[0].data<char>();
-  call.k_out = out[1].data<char>();
-  call.v_out = out[2].data<char>();
-  call.index_q = out[3].data<char>();
-  call.raw = out[4].data<char>();
-  call.pooled = out[5].data<char>();
+  call.k = rows_of(in[0]);
+  call.v = rows_of(in[1]);
+  call.index = rows_of(in[2]);
+  call.raw_tail = rows_of(in[3]);
+  call.cos = floats_of(in[4]);
+  call.sin = floats_of(in[5]);
+  call.block_cos = floats_of(in[6]);
+  call.block_sin = floats_of(in[7]);
+  call.q_norm = vector_of(in[8]);
+  call.k_norm = vector_of(in[9]);
+  call.index_q_norm = vector_of(in[10]);
+  call.index_k_norm = vector_of(in[11]);
+  call.k_out = out[0].data<char>();
+  call.v_out = out[1].data<char>();
+  call.raw = out[2].data<char>();
+  call.pooled = out[3].data<char>();
+  if (in.size() > 12) {
+    call.q_gate = rows_of(in[12]);
+    call.q = out[4].data<char>();
+    call.index_q = out[5].data<char>();
+  }
   return [call, body = cpu::bodies().qsa_prepare] { body(call); };
 }
 
@@ -120,19 +122,18 @@ QsaPrepared qsa_prepare(
     const QsaWeights& w,
     mx::StreamOrDevice s) {
   const char* where = "qsa_prepare";
-  const int n = rows.q_gate.shape(0);
+  const int n = rows.k.shape(0);
   const int dim = w.q_norm.shape(0), index_dim = w.index_q_norm.shape(0);
   const int tail = raw_tail.shape(0), half = at.cos.shape(-1);
-  const mx::Dtype dtype = rows.q_gate.dtype();
-  check_activation(where, rows.q_gate);
-  check_shape(where, "q_gate", rows.q_gate, {n, w.heads * 2 * dim});
+  const mx::Dtype dtype = rows.k.dtype();
+  check_activation(where, rows.k);
   check_shape(where, "k", rows.k, {n, w.kv_heads * dim});
   check_shape(where, "v", rows.v, {n, w.kv_heads * dim});
   check_shape(where, "index", rows.index, {n, (w.index_heads + 1) * index_dim});
   check_shape(where, "raw_tail", raw_tail, {-1, index_dim});
   check_shape(where, "k_norm", w.k_norm, {dim});
   check_shape(where, "index_k_norm", w.index_k_norm, {index_dim});
-  for (const array* a : {&rows.k, &rows.v, &rows.index, &raw_tail}) {
+  for (const array* a : {&rows.v, &rows.index, &raw_tail}) {
     check_dtype(where, "rows", *a, dtype);
   }
   if (tail >= w.ratio || 2 * half > dim || 2 * half > index_dim) {
@@ -144,8 +145,7 @@ QsaPrepared qsa_prepare(
   const int n_blocks = (tail + n) / w.ratio;
   check_rope("at", at, n, half);
   check_rope("blocks", blocks, n_blocks, half);
-  const std::vector<array> inputs = {
-      rows.q_gate,
+  std::vector<array> inputs = {
       rows.k,
       rows.v,
       rows.index,
@@ -158,6 +158,18 @@ QsaPrepared qsa_prepare(
       w.k_norm,
       w.index_q_norm,
       w.index_k_norm};
+  std::vector<mx::Shape> shapes = {
+      {w.kv_heads, n, dim},
+      {w.kv_heads, n, dim},
+      {n, index_dim},
+      {n_blocks, index_dim}};
+  if (rows.q_gate) {
+    check_shape(where, "q_gate", *rows.q_gate, {n, w.heads * 2 * dim});
+    check_dtype(where, "q_gate", *rows.q_gate, dtype);
+    inputs.push_back(*rows.q_gate);
+    shapes.push_back({n, w.heads * dim});
+    shapes.push_back({n, w.index_heads * index_dim});
+  }
   auto bind = [form = form_of(w, 0)](
                   const std::vector<array>& in,
                   std::vector<array>& out) {
@@ -167,15 +179,15 @@ QsaPrepared qsa_prepare(
       where,
       bind,
       inputs,
-      {{n, w.heads * dim},
-       {w.kv_heads, n, dim},
-       {w.kv_heads, n, dim},
-       {n, w.index_heads * index_dim},
-       {n, index_dim},
-       {n_blocks, index_dim}},
-      std::vector<mx::Dtype>(6, dtype),
+      shapes,
+      std::vector<mx::Dtype>(shapes.size(), dtype),
       s);
-  return {out[0], out[1], out[2], out[3], out[4], out[5]};
+  QsaPrepared prepared{out[0], out[1], out[2], out[3], {}, {}};
+  if (rows.q_gate) {
+    prepared.q = out[4];
+    prepared.index_q = out[5];
+  }
+  return prepared;
 }
 
 QsaOutput qsa_attend(

@@ -1,6 +1,8 @@
 /** Qwen sparse attention between its projections. */
 #pragma once
 
+#include <optional>
+
 #include "kernels/kernel.h"
 
 namespace qwenmtp::kernels {
@@ -20,10 +22,10 @@ struct QsaWeights {
 
 /** Rows of the projections. */
 struct QsaRows {
-  array q_gate; // [n, Hq * 2 * D]: per head D of query, then D of gate
-  array k;      // [n, Hkv * D]
-  array v;      // [n, Hkv * D]
-  array index;  // [n, (Hi + 1) * Di]: query heads, then the key
+  std::optional<array> q_gate; // [n, Hq * 2 * D]: D of query, D of gate a head
+  array k;                     // [n, Hkv * D]
+  array v;                     // [n, Hkv * D]
+  array index;                 // [n, (Hi + 1) * Di]: query heads, then the key
 };
 
 /** cos and sin of rotary angles, float32 [rows, rotary_dim / 2]. */
@@ -33,18 +35,19 @@ struct QsaRope {
 };
 
 struct QsaPrepared {
-  array q;       // [n, Hq * D], normalised and rotated
-  array k;       // [Hkv, n, D], normalised and rotated
-  array v;       // [Hkv, n, D]
-  array index_q; // [n, Hi * Di], normalised and rotated
-  array raw;     // [n, Di], index keys as projected
-  array pooled;  // [blocks, Di]: keys of the blocks that these rows complete
+  array k;      // [Hkv, n, D], normalised and rotated
+  array v;      // [Hkv, n, D]
+  array raw;    // [n, Di], index keys as projected
+  array pooled; // [blocks, Di]: keys of the blocks that these rows complete
+  std::optional<array> q;       // [n, Hq * D], normalised and rotated
+  std::optional<array> index_q; // [n, Hi * Di], normalised and rotated
 };
 
 /** What the caches and the scores take. `at` holds the angles of the rows,
  * `blocks` those of the first tokens of the blocks that become complete;
  * raw_tail [t, Di] the raw keys of the incomplete block before row 0, 0 <= t <
- * ratio. */
+ * ratio. Rows without q_gate only enter the caches: their queries are left
+ * out. */
 QsaPrepared qsa_prepare(
     const QsaRows& rows,
     const array& raw_tail,

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "kernels/gdn.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "state/trunk_state.h"
@@ -25,26 +27,11 @@ class GdnLayer {
   state::GdnState commit(const state::GdnWindow& window, int keep) const;
 
  private:
-  int key_heads_, value_heads_, key_dim_, value_dim_, kernel_;
-  double eps_;
   mx::Dtype dtype_;
-  Linear in_qkv_;        // [2 * Hk * Dk + Hv * Dv, H], rows q, k, v
-  Linear in_z_;          // [Hv * Dv, H]
-  Linear in_a_;          // [Hv, H]
-  Linear in_b_;          // [Hv, H]
-  mx::array conv_;       // [kernel, channels] float32
-  mx::array decay_rate_; // [Hv] float32, exp(A_log)
-  mx::array dt_bias_;    // [Hv]
-  mx::array norm_;       // [Dv]
-  Linear out_;           // [H, Hv * Dv]
+  std::vector<kernels::Matrix> in_; // qkv, z, a, b
+  kernels::GdnWeights weights_;
+  Linear out_; // [H, Hv * Dv]
 };
-
-/** Depthwise causal convolution over rows [tail + n, ch] with taps `dilation`
- *  rows apart, then SiLU; w [kernel, ch] float32. One rounding before SiLU. */
-mx::array causal_conv_silu(
-    const mx::array& rows,
-    const mx::array& w,
-    int dilation);
 
 /** A convolution weight [ch, 1, k] or [ch, k, 1] as [k, ch] float32. */
 mx::array conv_weight(

@@ -1,56 +1,55 @@
 #include "model/hyper_layer.h"
 
-#include "model/math.h"
-
 namespace qwenmtp::model {
 
-HyperLayer::HyperLayer(
-    Weights& weights,
+kernels::HyperWeights hyper_weights(
+    Weights& w,
     const Config& config,
     const std::string& module,
     bool one_centred,
-    bool is_mixer)
-    : count_(config.hc_count),
-      eps_(config.rms_norm_eps),
-      norm_(
-          weights.norm(module + ".hc_norm.weight", config.wide(), one_centred)),
-      down_(weights.linear(
-          module + ".input_mix_weight_down",
-          {config.hc_rank, config.wide()})),
-      up_(weights.linear(
-          module + ".input_mix_weight_up",
-          {config.wide(), config.hc_rank})) {
+    bool is_mixer) {
+  auto matrix = [&](const char* leaf, int out, int in) {
+    return w.linear(module + leaf, {out, in}).matrix();
+  };
+  kernels::HyperWeights weights{
+      w.norm(module + ".hc_norm.weight", config.wide(), one_centred),
+      matrix(".input_mix_weight_down", config.hc_rank, config.wide()),
+      matrix(".input_mix_weight_up", config.wide(), config.hc_rank),
+      std::nullopt,
+      config.hc_count,
+      static_cast<float>(config.rms_norm_eps)};
   if (!is_mixer) {
-    inject_ = weights.linear(
-        module + ".block_inject_weight",
-        {count_, config.wide()});
+    weights.inject =
+        matrix(".block_inject_weight", config.hc_count, config.wide());
   }
+  return weights;
 }
 
-HyperLayer::Read HyperLayer::read(const mx::array& x) const {
-  auto share = mx::array(1.0f / static_cast<float>(count_), x.dtype());
-  auto z = grouped_rms_norm(x, norm_, count_, eps_);
-  auto gate = mx::sigmoid(up_(silu(mx::multiply(down_(z), share))));
-  auto streams = mx::split(mx::multiply(gate, z), count_, -1);
-  auto sum = streams[0];
-  for (int s = 1; s < count_; s++) {
-    sum = mx::add(sum, streams[s]);
+kernels::HyperRead Streams::read(const kernels::HyperWeights& weights) {
+  if (!waiting_) {
+    return kernels::hyper_read(x_, weights);
   }
-  Read out{mx::multiply(sum, share), std::nullopt};
-  if (inject_) {
-    auto g = mx::sigmoid(mx::multiply((*inject_)(z), share));
-    out.inject = mx::multiply(g, mx::array(2.0f, x.dtype()));
-  }
-  return out;
+  auto [y, inject] = *std::exchange(waiting_, std::nullopt);
+  auto r = kernels::hyper_write_read(x_, y, inject, weights);
+  x_ = r.x;
+  return r.read;
 }
 
-mx::array HyperLayer::write(
-    const mx::array& x,
-    const mx::array& y,
-    const mx::array& inject) const {
-  auto spread =
-      mx::multiply(mx::expand_dims(inject, -1), mx::expand_dims(y, -2));
-  return mx::add(x, mx::flatten(spread, -2, -1));
+void Streams::write(mx::array y, mx::array inject) {
+  value();
+  waiting_.emplace(std::move(y), std::move(inject));
+}
+
+void Streams::add(const mx::array& a) {
+  x_ = mx::add(value(), a);
+}
+
+const mx::array& Streams::value() {
+  if (waiting_) {
+    auto [y, inject] = *std::exchange(waiting_, std::nullopt);
+    x_ = kernels::hyper_write(x_, y, inject);
+  }
+  return x_;
 }
 
 } // namespace qwenmtp::model

@@ -4,41 +4,40 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "kernels/hyper.h"
 #include "model/config.h"
 #include "model/weights.h"
 
 namespace qwenmtp::model {
 
-class HyperLayer {
- public:
-  /** `module` names the tensors; a mixer has no inject matrix. */
-  HyperLayer(
-      Weights& weights,
-      const Config& config,
-      const std::string& module,
-      bool one_centred,
-      bool is_mixer);
+/** Weights of one read. `module` names the tensors; a mixer has no inject
+ *  matrix. */
+kernels::HyperWeights hyper_weights(
+    Weights& weights,
+    const Config& config,
+    const std::string& module,
+    bool one_centred,
+    bool is_mixer);
 
-  struct Read {
-    mx::array mix;                   // [n, H]
-    std::optional<mx::array> inject; // [n, C]; absent in mixers
-  };
-  /** x [n, C * H], the un-normalised streams. */
-  Read read(const mx::array& x) const;
-  /** x[s] += inject[s] * y, for y [n, H]. */
-  mx::array write(
-      const mx::array& x,
-      const mx::array& y,
-      const mx::array& inject) const;
+/** The streams x [n, C * H] on their way through the layers. A layer's output
+ *  waits here until the next read, which writes it back in the same kernel. */
+class Streams {
+ public:
+  explicit Streams(mx::array x) : x_(std::move(x)) {
+  }
+
+  kernels::HyperRead read(const kernels::HyperWeights& weights);
+  /** x[s] += inject[s] * y, for y [n, H] and the inject of the last read. */
+  void write(mx::array y, mx::array inject);
+  void add(const mx::array& a);
+  /** The streams with everything written. */
+  const mx::array& value();
 
  private:
-  int count_;
-  double eps_;
-  mx::array norm_;               // [C * H], effective
-  Linear down_;                  // [R, C * H]
-  Linear up_;                    // [C * H, R]
-  std::optional<Linear> inject_; // [C, C * H]
+  mx::array x_;
+  std::optional<std::pair<mx::array, mx::array>> waiting_; // y, inject
 };
 
 } // namespace qwenmtp::model

@@ -60,37 +60,6 @@ mx::array rms_norm(const mx::array& x, const mx::array& weight, double eps) {
       weight);
 }
 
-mx::array grouped_rms_norm(
-    const mx::array& x,
-    const mx::array& weight,
-    int groups,
-    double eps) {
-  auto parts = mx::unflatten(x, -1, {groups, x.shape(-1) / groups});
-  return mx::flatten(
-      rms_norm(
-          parts,
-          mx::reshape(weight, {groups, weight.shape(0) / groups}),
-          eps),
-      -2,
-      -1);
-}
-
-mx::array l2_norm(const mx::array& x) {
-  auto v = mx::astype(x, mx::float32);
-  auto sum = mx::sum(mx::square(v), -1, true);
-  return mx::astype(
-      mx::multiply(v, mx::rsqrt(mx::add(sum, mx::array(1e-6f)))),
-      x.dtype());
-}
-
-mx::array silu(const mx::array& x) {
-  return mx::multiply(x, mx::sigmoid(x));
-}
-
-mx::array softplus(const mx::array& x) {
-  return mx::logaddexp(x, mx::array(0.0f, x.dtype()));
-}
-
 RopeTable rope_table(const Rope& rope, int first, int n, int step) {
   auto [freq, amplitude] = frequencies(rope);
   int half = static_cast<int>(freq.size());
@@ -106,22 +75,6 @@ RopeTable rope_table(const Rope& rope, int first, int n, int step) {
   return {
       mx::array(cosines.begin(), {n, half}),
       mx::array(sines.begin(), {n, half})};
-}
-
-mx::array rotate(const mx::array& x, const RopeTable& table) {
-  int half = table.cos.shape(1);
-  auto v = mx::astype(x, mx::float32);
-  auto cos = mx::expand_dims(table.cos, 1);
-  auto sin = mx::expand_dims(table.sin, 1);
-  auto parts = mx::split(v, mx::Shape{half, 2 * half}, -1);
-  const auto& a = parts[0];
-  const auto& b = parts[1];
-  auto out = mx::concatenate(
-      {mx::subtract(mx::multiply(a, cos), mx::multiply(b, sin)),
-       mx::add(mx::multiply(b, cos), mx::multiply(a, sin)),
-       parts[2]},
-      -1);
-  return mx::astype(out, x.dtype());
 }
 
 } // namespace qwenmtp::model

@@ -15,21 +15,6 @@ namespace mx = mlx::core;
 /** x / sqrt(mean(x^2) + eps), rounded, times `weight`; over the last axis. */
 mx::array rms_norm(const mx::array& x, const mx::array& weight, double eps);
 
-/** The same over each of `groups` equal parts of the last axis on its own. */
-mx::array grouped_rms_norm(
-    const mx::array& x,
-    const mx::array& weight,
-    int groups,
-    double eps);
-
-/** x / sqrt(sum(x^2) + 1e-6) over the last axis. */
-mx::array l2_norm(const mx::array& x);
-
-mx::array silu(const mx::array& x);
-
-/** log(1 + e^x). */
-mx::array softplus(const mx::array& x);
-
 /** cos and sin of position * inv_freq, float32 [n, rotary_dim / 2]. */
 struct RopeTable {
   mx::array cos;
@@ -38,9 +23,5 @@ struct RopeTable {
 
 /** Table for n positions first, first + step, ... */
 RopeTable rope_table(const Rope& rope, int first, int n, int step = 1);
-
-/** Rotates the first rotary_dim values of x [n, heads, dim] by half-split
- *  pairs, in float32 with one rounding; the remainder passes through. */
-mx::array rotate(const mx::array& x, const RopeTable& table);
 
 } // namespace qwenmtp::model

@@ -1,12 +1,15 @@
 #include "model/moe_layer.h"
 
-#include <algorithm>
-
-#include "model/math.h"
-
 namespace qwenmtp::model {
 
 namespace {
+
+/** Stacks of all routed experts. */
+struct Experts {
+  Linear gate; // [E, I, H]
+  Linear up;   // [E, I, H]
+  Linear down; // [E, H, I]
+};
 
 /** The three expert stacks in whichever of the containers' forms they have. */
 Experts load_experts(Weights& w, const Config& c, const std::string& module) {
@@ -38,71 +41,44 @@ Experts load_experts(Weights& w, const Config& c, const std::string& module) {
       experts + "gate_up_proj",
       {c.n_experts, 2 * c.expert_dim, c.hidden_size});
   auto halves = mx::split(both.weight, 2, 1);
-  for (auto& half : halves) {
-    half = settled(mx::contiguous(half));
-  }
+  mx::eval(halves);
   return {
       {halves[0], {}, {}, {}},
       {halves[1], {}, {}, {}},
       w.packed(experts + "down_proj", down_shape)};
 }
 
-mx::array swiglu(const mx::array& gate, const mx::array& up) {
-  return mx::multiply(silu(gate), up);
+kernels::MoeWeights load(
+    Weights& w,
+    const Config& c,
+    const std::string& module) {
+  auto matrix = [&](const char* leaf, int out, int in) {
+    return w.linear(module + leaf, {out, in}).matrix();
+  };
+  auto experts = load_experts(w, c, module);
+  return {
+      matrix(".gate", c.n_experts, c.hidden_size),
+      experts.gate.matrix(),
+      experts.up.matrix(),
+      experts.down.matrix(),
+      matrix(".shared_expert.gate_proj", c.shared_dim, c.hidden_size),
+      matrix(".shared_expert.up_proj", c.shared_dim, c.hidden_size),
+      matrix(".shared_expert.down_proj", c.hidden_size, c.shared_dim),
+      matrix(".shared_expert_gate", 1, c.hidden_size),
+      c.top_k};
 }
 
 } // namespace
 
 MoeLayer::MoeLayer(Weights& w, const Config& c, const std::string& module)
-    : top_k_(c.top_k),
-      router_(w.linear(module + ".gate", {c.n_experts, c.hidden_size})),
-      experts_(load_experts(w, c, module)),
-      shared_gate_(w.linear(
-          module + ".shared_expert.gate_proj",
-          {c.shared_dim, c.hidden_size})),
-      shared_up_(w.linear(
-          module + ".shared_expert.up_proj",
-          {c.shared_dim, c.hidden_size})),
-      shared_down_(w.linear(
-          module + ".shared_expert.down_proj",
-          {c.hidden_size, c.shared_dim})),
-      shared_weight_(
-          w.linear(module + ".shared_expert_gate", {1, c.hidden_size})) {
+    : weights_(load(w, c, module)) {
 }
 
 mx::array MoeLayer::forward(const mx::array& u, const Tracer& trace) const {
-  int n = u.shape(0);
-  auto p = mx::softmax(router_(u), -1, true);
-  // Stable ascending sort: among equal probabilities the larger id ranks
-  // higher, and the last top_k stay in that order.
-  auto order = mx::argsort(p, -1);
-  int n_experts = p.shape(1);
-  auto ids = mx::slice(order, {0, n_experts - top_k_}, {n, n_experts});
-  auto kept = mx::take_along_axis(p, ids, -1);
-  auto w = mx::divide(kept, mx::sum(kept, -1, true));
-  trace("router.ids", ids);
-  trace("router.w", w);
-
-  auto x = mx::broadcast_to(mx::expand_dims(u, 1), {n, top_k_, u.shape(1)});
-  auto y = experts_.down.gather(
-      swiglu(experts_.gate.gather(x, ids), experts_.up.gather(x, ids)),
-      ids);
-  auto weighted = mx::split(mx::multiply(y, mx::expand_dims(w, -1)), top_k_, 1);
-  constexpr int kPartials = 8;
-  std::vector<mx::array> partial(
-      weighted.begin(),
-      weighted.begin() + std::min(kPartials, top_k_));
-  for (int r = kPartials; r < top_k_; r++) {
-    partial[r % kPartials] = mx::add(partial[r % kPartials], weighted[r]);
-  }
-  auto sum = partial[0];
-  for (size_t r = 1; r < partial.size(); r++) {
-    sum = mx::add(sum, partial[r]);
-  }
-  auto shared = mx::multiply(
-      mx::sigmoid(shared_weight_(u)),
-      shared_down_(swiglu(shared_gate_(u), shared_up_(u))));
-  return mx::add(mx::squeeze(sum, 1), shared);
+  auto r = kernels::moe(u, weights_);
+  trace("router.ids", r.ids);
+  trace("router.w", r.weights);
+  return r.y;
 }
 
 } // namespace qwenmtp::model

@@ -38,30 +38,30 @@ MtpHead::MtpHead(const Trunk& trunk, Weights& w)
       fc_hidden_(w.linear(
           "mtp.fc_hidden",
           {trunk.config().hidden_size, trunk.config().hidden_size})),
-      attn_hyper_(
+      attn_hyper_(hyper_weights(
           w,
           trunk.config(),
           "mtp.layers.0.attn_hyper_connection",
           one_centred(w.layout()),
-          false),
+          false)),
       qsa_(
           w,
           trunk.config(),
           "mtp.layers.0.self_attn",
           one_centred(w.layout())),
-      mlp_hyper_(
+      mlp_hyper_(hyper_weights(
           w,
           trunk.config(),
           "mtp.layers.0.mlp_hyper_connection",
           one_centred(w.layout()),
-          false),
+          false)),
       moe_(w, trunk.config(), "mtp.layers.0.mlp"),
-      mixer_(
+      mixer_(hyper_weights(
           w,
           trunk.config(),
           "mtp.hyper_connection_mixer",
           one_centred(w.layout()),
-          true) {
+          true)) {
 }
 
 state::MtpState MtpHead::initial_state() const {
@@ -74,28 +74,27 @@ mx::array MtpHead::fuse(const mx::array& hidden, std::span<const int32_t> ids)
   auto h = rms_norm(hidden, norm_hidden_, c.rms_norm_eps);
   auto e = fc_embedding_(
       rms_norm(trunk_.embed(ids), norm_embedding_, c.rms_norm_eps));
-  auto streams = mx::unflatten(h, -1, {c.hc_count, c.hidden_size});
-  return mx::flatten(
-      mx::add(fc_hidden_(streams), mx::expand_dims(e, -2)),
-      -2,
-      -1);
+  int n = static_cast<int>(ids.size());
+  auto f = fc_hidden_(mx::reshape(h, {n * c.hc_count, c.hidden_size}));
+  auto sum = mx::add(
+      mx::reshape(f, {n, c.hc_count, c.hidden_size}),
+      mx::expand_dims(e, -2));
+  return mx::reshape(sum, {n, c.wide()});
 }
 
 MtpOutput MtpHead::forward(
     const mx::array& hidden,
     std::span<const int32_t> ids,
     state::MtpState& state) const {
-  auto x = fuse(hidden, ids);
+  Streams x(fuse(hidden, ids));
   auto at =
       qsa_positions(trunk_.config(), state.len(), static_cast<int>(ids.size()));
-  auto attn = attn_hyper_.read(x);
-  x = attn_hyper_.write(
-      x,
-      qsa_.forward(attn.mix, at, state.cache, Tracer()),
-      *attn.inject);
-  auto mlp = mlp_hyper_.read(x);
-  x = mlp_hyper_.write(x, moe_.forward(mlp.mix, Tracer()), *mlp.inject);
-  return {trunk_.lm_head(mixer_.read(x).mix), x};
+  auto attn = x.read(attn_hyper_);
+  x.write(qsa_.forward(attn.mix, at, state.cache, Tracer()), *attn.inject);
+  auto mlp = x.read(mlp_hyper_);
+  x.write(moe_.forward(mlp.mix, Tracer()), *mlp.inject);
+  auto u = x.read(mixer_).mix;
+  return {trunk_.lm_head(u), x.value()};
 }
 
 void MtpHead::append(
@@ -105,7 +104,7 @@ void MtpHead::append(
   auto x = fuse(hidden, ids);
   auto at =
       qsa_positions(trunk_.config(), state.len(), static_cast<int>(ids.size()));
-  qsa_.append(attn_hyper_.read(x).mix, at, state.cache);
+  qsa_.append(kernels::hyper_read(x, attn_hyper_).mix, at, state.cache);
 }
 
 } // namespace qwenmtp::model

@@ -44,11 +44,11 @@ class MtpHead {
   mx::array norm_hidden_;    // [C * H], effective
   Linear fc_embedding_;      // [H, H]
   Linear fc_hidden_;         // [H, H]
-  HyperLayer attn_hyper_;
+  kernels::HyperWeights attn_hyper_;
   QsaLayer qsa_;
-  HyperLayer mlp_hyper_;
+  kernels::HyperWeights mlp_hyper_;
   MoeLayer moe_;
-  HyperLayer mixer_;
+  kernels::HyperWeights mixer_;
 };
 
 } // namespace qwenmtp::model

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/ple.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "ple/stager.h"
@@ -33,17 +34,16 @@ class PleLayer {
   state::PleState commit(const state::PleWindow& window, int keep) const;
 
  private:
-  int count_, hidden_, kernel_, dilation_, dim_, history_;
+  /** The ids that the next token hashes with after `keep` of the window. */
+  std::vector<int64_t> ids_after(const state::PleWindow& window, int keep)
+      const;
+
+  int dim_, history_;
   int64_t eos_;
-  double eps_;
   mx::Dtype dtype_;
   std::shared_ptr<ple::Stager> stager_;
-  Linear key_;           // [C * H, E]
-  Linear value_;         // [H, E]
-  mx::array norm_key_;   // [C * H], effective
-  mx::array norm_query_; // [C * H], effective
-  mx::array norm_conv_;  // [C * H], effective
-  mx::array conv_;       // [kernel, C * H] float32
+  std::vector<kernels::Matrix> in_; // key [C * H, E], value [H, E]
+  kernels::PleWeights weights_;
 };
 
 } // namespace qwenmtp::model

@@ -1,11 +1,12 @@
 /** Qwen Sparse Attention (model.md 8): projections, indexer keys, block
  *  selection with its tie rule, attention over the visible rows, output gate.
- *  Each query row is computed on its own, so that a row's bits do not depend
- *  on the rows beside it. */
+ */
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "kernels/qsa.h"
 #include "model/config.h"
 #include "model/math.h"
 #include "model/trace.h"
@@ -43,29 +44,13 @@ class QsaLayer {
       const;
 
  private:
-  mx::array attend(
-      const mx::array& q,
-      const state::KvCache& cache,
-      const std::optional<mx::array>& ids,
-      int position) const;
-  mx::array select(
-      const mx::array& iq,
-      const state::KvCache& cache,
-      int position) const;
+  void append(const kernels::QsaPrepared& rows, state::KvCache& cache) const;
 
-  int n_heads_, n_kv_heads_, head_dim_;
-  int index_heads_, index_dim_, ratio_, budget_blocks_;
-  double eps_;
+  int head_dim_, index_dim_;
   mx::Dtype dtype_;
-  Linear q_;         // [Hq * 2 * D, H]; a head's query rows, then its gate rows
-  Linear k_;         // [Hkv * D, H]
-  Linear v_;         // [Hkv * D, H]
-  Linear o_;         // [H, Hq * D]
-  mx::array q_norm_; // [D], effective
-  mx::array k_norm_; // [D], effective
-  Linear index_;     // [(index_heads + 1) * Di, H], the key head last
-  mx::array index_q_norm_; // [Di], effective
-  mx::array index_k_norm_; // [Di], effective
+  std::vector<kernels::Matrix> in_; // k, v, index, q with its gate
+  Linear o_;                        // [H, Hq * D]
+  kernels::QsaWeights weights_;
 };
 
 } // namespace qwenmtp::model

@@ -34,12 +34,12 @@ Trunk::Trunk(const Config& config, Weights& w)
       head_(w.linear(
           head_module(w.layout()),
           {config.vocab_size, config.hidden_size})),
-      mixer_(
+      mixer_(hyper_weights(
           w,
           config,
           body(w.layout()) + "hyper_connection_mixer",
           one_centred(w.layout()),
-          true) {
+          true)) {
   for (int i = 0; i < config.n_layers(); i++) {
     layers_.push_back(load_layer(w, i));
   }
@@ -50,10 +50,10 @@ Trunk::Layer Trunk::load_layer(Weights& w, int index) const {
   bool one = one_centred(w.layout());
   Layer layer{
       std::nullopt,
-      HyperLayer(w, config_, p + "attn_hyper_connection", one, false),
+      hyper_weights(w, config_, p + "attn_hyper_connection", one, false),
       std::nullopt,
       std::nullopt,
-      HyperLayer(w, config_, p + "mlp_hyper_connection", one, false),
+      hyper_weights(w, config_, p + "mlp_hyper_connection", one, false),
       MoeLayer(w, config_, p + "mlp")};
   if (config_.layer_types[index] == LayerType::linear_attention) {
     layer.gdn.emplace(w, config_, p + "linear_attn");
@@ -121,25 +121,30 @@ TrunkOutput Trunk::forward(
   }
   auto next = state; // replaces `state` only once everything has been built
   auto e = embed(ids);
-  auto x = mx::concatenate(std::vector<mx::array>(config_.hc_count, e), -1);
+  Streams x(mx::concatenate(std::vector<mx::array>(config_.hc_count, e), -1));
   auto at = qsa_positions(config_, state.len, n);
   for (size_t i = 0; i < layers_.size(); i++) {
     const auto& layer = layers_[i];
     auto& s = next.layers[i];
     auto t = trace.layer(i);
-    t("in", x);
+    auto watch = [&](const char* name) {
+      if (t.on()) {
+        t(name, x.value());
+      }
+    };
+    watch("in");
     s.gdn_window.reset();
     s.ple_window.reset();
     if (layer.ple) {
       auto added = layer.ple->forward(
-          x,
+          x.value(),
           ids,
           *s.ple,
           open_window ? &s.ple_window : nullptr);
       t("ple", added);
-      x = mx::add(x, added);
+      x.add(added);
     }
-    auto attn = layer.attn_hyper.read(x);
+    auto attn = x.read(layer.attn_hyper);
     auto y = layer.gdn ? layer.gdn->forward(
                              attn.mix,
                              std::get<state::GdnState>(s.mixer),
@@ -152,23 +157,29 @@ TrunkOutput Trunk::forward(
     t("attn.mix", attn.mix);
     t("attn.inject", *attn.inject);
     t("attn.out", y);
-    x = layer.attn_hyper.write(x, y, *attn.inject);
-    auto mlp = layer.mlp_hyper.read(x);
+    x.write(y, *attn.inject);
+    auto mlp = x.read(layer.mlp_hyper);
     auto m = layer.moe.forward(mlp.mix, t);
     t("mlp.mix", mlp.mix);
     t("mlp.inject", *mlp.inject);
     t("moe.out", m);
-    x = layer.mlp_hyper.write(x, m, *mlp.inject);
-    t("out", x);
+    x.write(m, *mlp.inject);
+    watch("out");
   }
-  TrunkOutput out{std::nullopt, x};
+  std::optional<mx::array> logits;
   if (which != LogitRows::none) {
-    auto rows =
-        which == LogitRows::all ? x : mx::slice(x, {n - 1, 0}, {n, x.shape(1)});
-    auto u = mixer_.read(rows).mix;
+    auto u = [&] {
+      if (which == LogitRows::all || n == 1) {
+        return x.read(mixer_).mix;
+      }
+      const auto& all = x.value();
+      auto last = mx::slice(all, {n - 1, 0}, {n, all.shape(1)});
+      return kernels::hyper_read(last, mixer_).mix;
+    }();
     trace("final.mix", u);
-    out.logits = head_(u);
+    logits = head_(u);
   }
+  TrunkOutput out{logits, x.value()};
   next.len = state.len + n;
   next.window = open_window ? n : 0;
   state = std::move(next);

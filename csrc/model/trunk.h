@@ -60,10 +60,10 @@ class Trunk {
  private:
   struct Layer {
     std::optional<PleLayer> ple;
-    HyperLayer attn_hyper;
+    kernels::HyperWeights attn_hyper;
     std::optional<GdnLayer> gdn;
     std::optional<QsaLayer> qsa;
-    HyperLayer mlp_hyper;
+    kernels::HyperWeights mlp_hyper;
     MoeLayer moe;
   };
   Layer load_layer(Weights& weights, int index) const;
@@ -72,7 +72,7 @@ class Trunk {
   mx::Dtype dtype_;
   Linear embed_; // [V, H]
   Linear head_;  // [V, H]
-  HyperLayer mixer_;
+  kernels::HyperWeights mixer_;
   std::vector<Layer> layers_;
 };
 

@@ -56,39 +56,7 @@ mx::array settled(mx::array a) {
 }
 
 mx::array Linear::operator()(const mx::array& x) const {
-  if (quant.bits == 0) {
-    return mx::matmul(x, mx::swapaxes(weight, -1, -2));
-  }
-  return mx::quantized_matmul(
-      x,
-      weight,
-      *scales,
-      biases,
-      true,
-      quant.group_size,
-      quant.bits);
-}
-
-mx::array Linear::gather(const mx::array& x, const mx::array& ids) const {
-  auto rows = mx::expand_dims(x, -2);
-  auto out = rows;
-  if (quant.bits != 0) {
-    out = mx::gather_qmm(
-        rows,
-        weight,
-        *scales,
-        biases,
-        std::nullopt,
-        ids,
-        true,
-        quant.group_size,
-        quant.bits);
-  } else if (weight.dtype() == mx::float32) {
-    out = mx::gather_mm(rows, mx::swapaxes(weight, -1, -2), std::nullopt, ids);
-  } else { // MLX's CPU back end gathers float32 matrices only
-    out = mx::matmul(rows, mx::swapaxes(mx::take(weight, ids, 0), -1, -2));
-  }
-  return mx::squeeze(out, -2);
+  return kernels::rows(x, {matrix()})[0];
 }
 
 mx::array Linear::rows(const mx::array& ids, mx::Dtype dtype) const {
@@ -98,8 +66,8 @@ mx::array Linear::rows(const mx::array& ids, mx::Dtype dtype) const {
   return mx::astype(
       mx::dequantize(
           mx::take(weight, ids, 0),
-          mx::take(*scales, ids, 0),
-          mx::take(*biases, ids, 0),
+          mx::astype(mx::take(*scales, ids, 0), dtype),
+          mx::astype(mx::take(*biases, ids, 0), dtype),
           quant.group_size,
           quant.bits),
       dtype);
@@ -258,7 +226,7 @@ Linear Weights::linear(const std::string& module, const mx::Shape& shape) {
     if (weight.dtype == "U32") {
       fail(module + ".scales", "missing for packed codes");
     }
-    return {dense(module + ".weight", shape, dtype_), {}, {}, {}};
+    return {dense(module + ".weight", shape, kept(weight.dtype)), {}, {}, {}};
   }
   auto q = quant(module, shape.back());
   auto codes = shape;
@@ -268,8 +236,9 @@ Linear Weights::linear(const std::string& module, const mx::Shape& shape) {
   auto packed =
       read(module + ".weight", expect(module + ".weight", codes, {"U32"}));
   bytes_by_kind_[std::to_string(q.bits) + "-bit"] += packed.nbytes();
-  auto scales = dense(module + ".scales", groups, dtype_);
-  return {packed, scales, dense(module + ".biases", groups, dtype_), q};
+  auto type = ref(module + ".scales").dtype == "BF16" ? mx::bfloat16 : dtype_;
+  auto scales = dense(module + ".scales", groups, type);
+  return {packed, scales, dense(module + ".biases", groups, type), q};
 }
 
 Linear Weights::packed(const std::string& name, const mx::Shape& shape) {
@@ -277,11 +246,20 @@ Linear Weights::packed(const std::string& name, const mx::Shape& shape) {
     auto stored = shape;
     std::swap(stored[1], stored[2]);
     if (ref(name).shape == stored) {
-      auto a = mx::swapaxes(dense(name, stored, dtype_), 1, 2);
+      auto a = mx::swapaxes(dense(name, stored, kept(ref(name).dtype)), 1, 2);
       return {settled(mx::contiguous(a)), {}, {}, {}};
     }
   }
-  return {dense(name, shape, dtype_), {}, {}, {}};
+  return {dense(name, shape, kept(ref(name).dtype)), {}, {}, {}};
+}
+
+mx::Dtype Weights::kept(const std::string& stored) const {
+  if (dtype_ != mx::float32) {
+    return dtype_;
+  }
+  return stored == "BF16"  ? mx::bfloat16
+         : stored == "F16" ? mx::float16
+                           : mx::float32;
 }
 
 void Weights::claim(const std::string& name) {

@@ -12,6 +12,7 @@
 #include <mlx/mlx.h>
 
 #include "base/file.h"
+#include "kernels/rows.h"
 
 namespace qwenmtp::model {
 
@@ -41,10 +42,11 @@ struct Linear {
   std::optional<mx::array> biases;
   Quant quant;
 
-  /** x [..., in] -> [..., out], in x's dtype. */
+  /** x [n, in] -> [n, out], in x's dtype. */
   mx::array operator()(const mx::array& x) const;
-  /** x [n, k, in], expert ids [n, k] -> [n, k, out]. */
-  mx::array gather(const mx::array& x, const mx::array& ids) const;
+  kernels::Matrix matrix() const {
+    return {weight, scales, biases, quant.bits, quant.group_size};
+  }
   /** Rows of a matrix used as an embedding: ids [n] -> [n, in]. */
   mx::array rows(const mx::array& ids, mx::Dtype dtype) const;
   size_t nbytes() const;
@@ -104,6 +106,9 @@ class Weights {
 
  private:
   mx::array read(const std::string& name, const TensorRef& ref);
+  /** Type in which a dense matrix stored as `stored` is held: as it lies in a
+   *  float32 model, where widening it changes nothing; else the model's. */
+  mx::Dtype kept(const std::string& stored) const;
   const TensorRef& expect(
       const std::string& name,
       const mx::Shape& shape,

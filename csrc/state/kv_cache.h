@@ -51,6 +51,18 @@ class KvCache {
   /** Normalised, rotated block keys, [end - begin, Di]. */
   mx::array pooled(int begin, int end) const;
 
+  /** The same rows with the stale ones behind them, [Hkv, cap, D] and
+   *  [cap / c, Di]. */
+  const mx::array& key_rows() const {
+    return keys_;
+  }
+  const mx::array& value_rows() const {
+    return values_;
+  }
+  const mx::array& pooled_rows() const {
+    return pooled_;
+  }
+
   /** The arrays behind the rows, for evaluation and byte counts. */
   std::vector<mx::array> buffers() const {
     return {keys_, values_, raw_, pooled_};

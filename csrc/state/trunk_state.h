@@ -27,20 +27,19 @@ struct PleState {
   std::vector<int64_t> ids; // [ngram_size - 1], oldest first, eos padded
 };
 
-/** Inputs of a window's recurrences: what a commit of its first rows needs. */
+/** A window's projected rows and the state before them: what a commit of its
+ *  first rows needs. */
 struct GdnWindow {
   GdnState before;
-  mx::array conv_rows; // [kernel - 1 + n, channels]
-  mx::array q;         // [n, Hk, Dk]
-  mx::array k;         // [n, Hk, Dk]
-  mx::array v;         // [n, Hv, Dv]
-  mx::array decay;     // [n, Hv] float32
-  mx::array beta;      // [n, Hv]
+  mx::array qkv; // [n, channels]
+  mx::array a;   // [n, Hv]
+  mx::array b;   // [n, Hv]
 };
 
 struct PleWindow {
-  mx::array conv_rows;      // [tail + n, C * H]
-  std::vector<int64_t> ids; // [ngram_size - 1 + n]
+  PleState before;
+  mx::array normed;         // [n, C * H], rows of the convolution
+  std::vector<int64_t> ids; // [n]
 };
 
 struct LayerState {

@@ -337,12 +337,12 @@ void register_kernels(nb::module_& parent) {
              w] {
               auto r = kernels::qsa_prepare(rows, tail, at, blocks, w, kCpu);
               return std::vector<mx::array>{
-                  r.q,
                   r.k,
                   r.v,
-                  r.index_q,
                   r.raw,
-                  r.pooled};
+                  r.pooled,
+                  *r.q,
+                  *r.index_q};
             }};
       });
   m.def(

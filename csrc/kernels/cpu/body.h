@@ -145,7 +145,7 @@ struct QsaPrepareCall {
   Vector k_norm;       // [D]
   Vector index_q_norm; // [Di]
   Vector index_k_norm; // [Di]
-  void* q;             // [n, Hq, D]
+  void* q;             // [n, Hq, D]; null: no queries
   void* k_out;         // [Hkv, n, D]
   void* v_out;         // [Hkv, n, D]
   void* index_q;       // [n, Hi, Di]

@@ -55,7 +55,7 @@ struct Prepare {
     T* q_out = static_cast<T*>(c.q) + int64_t{r} * c.heads * c.head_dim;
     T* index_out =
         static_cast<T*>(c.index_q) + int64_t{r} * c.index_heads * c.index_dim;
-    for (int h = 0; h < c.heads; ++h) {
+    for (int h = 0; c.q != nullptr && h < c.heads; ++h) {
       norm_and_rotate(
           q_gate + int64_t{2} * h * c.head_dim,
           q_norm,
@@ -84,7 +84,7 @@ struct Prepare {
           v + int64_t{h} * c.head_dim,
           c.head_dim * sizeof(T));
     }
-    for (int h = 0; h < c.index_heads; ++h) {
+    for (int h = 0; c.q != nullptr && h < c.index_heads; ++h) {
       norm_and_rotate(
           index + int64_t{h} * c.index_dim,
           index_q_norm,
