@@ -7,7 +7,7 @@ The nightly run takes the test extension of the asan preset:
 
     cmake --preset asan -DQWENMTP_IN_PLACE=OFF && cmake --build --preset asan --target _qwenmtp_testing
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \\
-        ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 PYTHONPATH=build/asan:python \\
+        ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 PYTHONPATH=build/asan \\
         python tools/fuzz_checkpoint.py 200000
 """
 
@@ -27,7 +27,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ORACLE = Path(__file__).resolve().parent.parent / "tests" / "oracle" / "qwmtkv02.py"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "python"))  # behind PYTHONPATH, which may name a build of its own
+ORACLE = ROOT / "tests" / "oracle" / "qwmtkv02.py"
 MAX_BYTES = 256 << 10
 # Reasons that can only be found after tensors were read.
 LATE = {"payload_crc", "payload_hash", "padding", "short_read", "changed"}

@@ -11,8 +11,8 @@ NB_MODULE(_core, m) {
   m.doc() = "The engine of qwenmtp. Private: import qwenmtp instead.";
   qwenmtp::bindings::translate_errors();
   m.attr("mlx_version") = mlx::core::version();
-  qwenmtp::bindings::register_checkpoint(m);
   qwenmtp::bindings::register_model(m);
   qwenmtp::bindings::register_ple(m);
   qwenmtp::bindings::register_decode(m);
+  qwenmtp::bindings::register_checkpoint(m);
 }

@@ -44,6 +44,22 @@ KvCache::KvCache(const KvShape& shape, mx::Dtype dtype)
       pooled_(raw_) {
 }
 
+KvCache::KvCache(
+    const KvShape& shape,
+    mx::array keys,
+    mx::array values,
+    mx::array raw,
+    mx::array pooled,
+    int len)
+    : shape_(shape),
+      len_(len),
+      cap_(keys.shape(1)),
+      keys_(std::move(keys)),
+      values_(std::move(values)),
+      raw_(std::move(raw)),
+      pooled_(std::move(pooled)) {
+}
+
 void KvCache::reserve(int rows) {
   if (rows <= cap_) {
     return;

@@ -20,6 +20,15 @@ struct KvShape {
 class KvCache {
  public:
   KvCache(const KvShape& shape, mx::Dtype dtype);
+  /** Over slabs whose first len rows are valid: keys, values [Hkv, cap, D], raw
+   *  [cap, Di], pooled [cap / c, Di]. */
+  KvCache(
+      const KvShape& shape,
+      mx::array keys,
+      mx::array values,
+      mx::array raw,
+      mx::array pooled,
+      int len);
 
   const KvShape& shape() const {
     return shape_;

@@ -2,54 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy
 from numpy.typing import NDArray
 
 
 mlx_version: str = '0.32.4'
-
-class CheckpointHeader:
-    @property
-    def ids(self) -> bytes:
-        """N little-endian uint32."""
-
-    @property
-    def boundaries(self) -> list[int]: ...
-
-    @property
-    def meta(self) -> bytes: ...
-
-    @property
-    def tensors(self) -> list:
-        """
-        One tuple a tensor: group, role, layer, boundary, dtype, shape, offset, bytes.
-        """
-
-class CheckpointFile:
-    def __init__(self, dir_fd: int, name: str) -> None: ...
-
-    @property
-    def inode(self) -> int: ...
-
-    @property
-    def n_bytes(self) -> int: ...
-
-    def prologue(self, identity: bytes | None = None, owner: bytes | None = None) -> dict:
-        """Reads 256 bytes and checks them."""
-
-    def header(self, identity: bytes | None = None, owner: bytes | None = None) -> CheckpointHeader:
-        """Reads the header and checks it against the geometry it implies."""
-
-    def verify(self, header: CheckpointHeader) -> None:
-        """Reads every tensor and checks CRCs, hashes and padding."""
-
-def checkpoint_allocated_bytes() -> int:
-    """Tensor bytes for which readers of this process asked for memory."""
-
-def is_local(fd: int) -> bool:
-    """Whether an open file lies on a file system of this machine."""
 
 def device() -> str:
     """Where MLX computes by default: cpu or gpu."""
@@ -291,3 +250,88 @@ class NullDecoder:
     @property
     def statistics(self) -> dict:
         """Counters and seconds (decode.md 9)."""
+
+class CheckpointHeader:
+    @property
+    def ids(self) -> bytes:
+        """N little-endian uint32."""
+
+    @property
+    def boundaries(self) -> list[int]: ...
+
+    @property
+    def meta(self) -> bytes: ...
+
+    @property
+    def tensors(self) -> list:
+        """
+        One tuple a tensor: group, role, layer, boundary, dtype, shape, offset, bytes.
+        """
+
+class CheckpointFile:
+    def __init__(self, dir_fd: int, name: str) -> None: ...
+
+    @property
+    def inode(self) -> int: ...
+
+    @property
+    def n_bytes(self) -> int: ...
+
+    def prologue(self, identity: bytes | None = None, owner: bytes | None = None) -> dict:
+        """Reads 256 bytes and checks them."""
+
+    def header(self, identity: bytes | None = None, owner: bytes | None = None) -> CheckpointHeader:
+        """Reads the header and checks it against the geometry it implies."""
+
+    def verify(self, header: CheckpointHeader) -> None:
+        """Reads every tensor and checks CRCs, hashes and padding."""
+
+class CancelFlag:
+    def __init__(self) -> None: ...
+
+    def set(self) -> None: ...
+
+class StateImage:
+    """A state at one moment, ready to be written."""
+
+    def __init__(self, model: Model, state: State, boundaries: Sequence[State], finish: str, meta: str) -> None:
+        """boundaries: earlier states of the same ids, ascending; meta: JSON."""
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    @property
+    def file_bytes(self) -> int: ...
+
+    def write(self, dir_fd: int, name: str, identity: bytes, owner: bytes, durability: str = 'barrier', cancel: CancelFlag | None = None) -> None:
+        """From any thread; the session may go on meanwhile."""
+
+def load_state(model: Model, file: CheckpointFile, identity: bytes | None = None, owner: bytes | None = None, *, max_context: int = 2097152, max_payload: int = 1099511627776, spare_rows: int = 0, boundary: int | None = None, cancel: CancelFlag | None = None) -> State:
+    """A State of the file's mode; with boundary the one at that record."""
+
+class SyntheticCheckpoint:
+    """A state of the released geometry made of random bytes, for benchmarks."""
+
+    def __init__(self, n_tokens: int) -> None: ...
+
+    @property
+    def payload_bytes(self) -> int: ...
+
+    crc_path: Final[str] = ...
+    """(arg: object, /) -> str"""
+
+    def write(self, dir_fd: int, name: str) -> int: ...
+
+    @staticmethod
+    def read(dir_fd: int, name: str) -> None:
+        """Into fresh memory, checked and freed."""
+
+    def crc(self) -> int: ...
+
+    def header_hash(self) -> bytes: ...
+
+def checkpoint_allocated_bytes() -> int:
+    """Tensor bytes for which readers of this process asked for memory."""
+
+def is_local(fd: int) -> bool:
+    """Whether an open file lies on a file system of this machine."""

@@ -7,11 +7,10 @@ namespace nb = nanobind;
 
 NB_MODULE(_qwenmtp_testing, m) {
   m.doc() = "Test hooks of qwenmtp; absent from wheels.";
-  nb::module_::import_("qwenmtp._core"); // its types are used here
+  nb::module_::import_("qwenmtp._core"); // its types and errors serve here too
   qwenmtp::bindings::translate_errors();
   qwenmtp::testing::register_base(m);
   qwenmtp::testing::register_checkpoint(m);
-  nb::module_::import_("qwenmtp._core"); // its types and errors serve here too
   qwenmtp::testing::register_model(m);
   qwenmtp::testing::register_kernels(m);
   qwenmtp::testing::register_ple(m);

@@ -113,11 +113,15 @@ def test_a_loose_folder_is_closed(root, open_store):
     assert (root / "v2").stat().st_mode & 0o777 == 0o700
 
 
-def test_save_and_load(open_store, state, read):
+def test_save_and_load(root, open_store, state, read, clock):
     store = open_store()
     assert store.load("chat", read) is None
     store.save("chat", state([1, 2, 3]))
+    written = path_of(root, store, "chat").stat()
+    clock.now += 100
     assert store.load("chat", read) == bytes([1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0])
+    used = path_of(root, store, "chat").stat()
+    assert (used.st_mtime_ns, used.st_atime_ns) == (written.st_mtime_ns, int(clock.now * 1e9))
     assert store.load(owner_digest("chat"), read) is not None
     assert store.load("other", read) is None
     assert store.remove("chat")
@@ -231,6 +235,7 @@ def test_find_prefers_what_saves_most(open_store, state):
     store = open_store()
     store.save("short", state([1, 2, 3]))
     store.save("long", state([1, 2, 3, 4, 5, 6, 7, 8], boundaries=[2, 6]))
+    store.save("middle", state([1, 2, 8, 8, 8], boundaries=[1]))
     store.save("other", state([9, 9, 9, 9, 9, 9, 9, 9, 9]))
 
     def found(ids):
@@ -243,7 +248,8 @@ def test_find_prefers_what_saves_most(open_store, state):
     assert found([1, 2, 3, 4, 5, 6]) == (8, 6, 1, 6)
     assert found([1, 2, 3, 4, 5, 7]) == (3, 3, None, 3)
     assert found([1, 2, 4]) == (8, 2, 0, 2)
-    assert found([1, 3]) is None
+    assert found([1, 3]) == (5, 1, 0, 1)
+    assert found([2]) is None
     assert found([9] * 8) is None
     assert found([]) is None
 
@@ -261,6 +267,22 @@ def test_find_sees_other_processes_and_forgets_what_is_gone(oracle, root, open_s
     assert not path.exists()
     assert store.rejections[-1].outcome == "old_version"
     assert store.entries() == []
+    assert (store._index, store._ids) == ({}, {})
+
+
+@pytest.mark.parametrize(("outcome", "removed"), OUTCOMES)
+def test_outcomes_of_a_lookup(oracle, root, open_store, state, outcome, removed):
+    store = open_store()
+    path = path_of(root, store, "chat")
+    path.write_bytes(rotten(oracle, state([1, 2, 3]).file(owner_digest("chat")), outcome))
+    path.chmod(0o600)
+    found = store.find([1, 2, 3])
+    if outcome == "corrupt":  # only its tensors are: that shows when they are read
+        assert found.restore_at == 3
+        return
+    assert found is None
+    assert path.exists() is not removed
+    assert store.rejections[-1].outcome == outcome
 
 
 def test_a_header_that_rots_is_found_by_find(oracle, root, open_store, state):

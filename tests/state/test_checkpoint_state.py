@@ -1,0 +1,283 @@
+"""States of a real small model: saved, read back, and continued like the ones that were never saved."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import _qwenmtp_testing as core
+import pytest
+
+from qwenmtp import _core
+from qwenmtp.errors import CheckpointError, InvalidRequest
+from qwenmtp.store import CheckpointStore, owner_digest
+from qwenmtp.weights import open_model_files
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "model"
+IDENTITY, OWNER = bytes(range(32)), bytes(32)
+MODES = ["ar", "mtp"]
+
+
+def open_model(name="small", float32=True):
+    m = open_model_files(GOLDEN / name)
+    return _core.Model(m.geometry, m.layout, m.files, m.tensors, m.quant, float32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return open_model()
+
+
+def prompt_of(n):
+    return [(7 * i * i + 3 * i) % 61 + 1 for i in range(n)]
+
+
+def turn(model, state, ids, max_tokens):
+    """Extends a state to ids and a few tokens; returns the tokens and the kinds of draws."""
+    sampler = (0.6, 0.95, 20, 0.0, 0.0)
+    options = {
+        "target": sampler,
+        "draft": sampler,
+        "seed": 5,
+        "max_tokens": max_tokens,
+        "speculate": state.speculates,
+        "depth": 3,
+        "prefill_chunk": 256,
+    }
+    decoder = _core.Decoder(model, state, ids, options)
+    while not decoder.done:
+        decoder.step()
+    assert decoder.finish() == ""
+    return decoder.tokens, decoder.draw_trace
+
+
+def grown(model, mode, *lengths):
+    """A state after each of the lengths, on one timeline; the last token of each was drawn."""
+    state, passed = _core.State(model, mode == "mtp"), []
+    for n in lengths:
+        turn(model, state, state.ids + prompt_of(n - 1)[len(state) :], 1)
+        assert len(state) == n
+        passed.append(state.fork())
+    return passed
+
+
+def save(folder, model, state, boundaries=(), name="a", **keywords):
+    image = _core.StateImage(model, state, list(boundaries), "length", "{}")
+    image.write(folder.fd, name, IDENTITY, OWNER, **keywords)
+    assert (folder.path / name).stat().st_size == image.file_bytes
+    assert image.n_tokens == len(state)
+
+
+def load(folder, model, name="a", **keywords):
+    return _core.load_state(model, _core.CheckpointFile(folder.fd, name), IDENTITY, OWNER, **keywords)
+
+
+def content(folder, name):
+    """All that a file says, but when and by whom it was written."""
+    read = folder.read(name)
+    return {k: v for k, v in read.items() if k not in {"created_ns", "writer_id"}}
+
+
+def assert_goes_on_alike(model, a, b):
+    suffix = [9, 8, 7]
+    assert turn(model, a, a.ids + suffix, 8) == turn(model, b, b.ids + suffix, 8)
+    assert a.first_difference(b) is None
+
+
+@pytest.mark.parametrize("n", [2, 4, 5, 511, 512, 513, 2100])
+@pytest.mark.parametrize("n_boundaries", [0, 1, 3])
+@pytest.mark.parametrize("mode", MODES)
+def test_round_trip_and_the_next_turn(model, folder, mode, n_boundaries, n):
+    lengths = sorted({max(2, n * k // 4) for k in range(1, n_boundaries + 1)} | {n})
+    *boundaries, state = grown(model, mode, *lengths)
+    save(folder, model, state, boundaries)
+    loaded = load(folder, model)
+    loaded.check()
+    assert loaded.ids == state.ids
+    assert loaded.first_difference(state) is None
+    save(folder, model, loaded, boundaries, "again")
+    assert content(folder, "again") == content(folder, "a")
+    assert_goes_on_alike(model, loaded, state)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_half_precision(folder, mode):
+    model = open_model(float32=False)
+    (state,) = grown(model, mode, 70)
+    save(folder, model, state)
+    assert {t[4] for t in folder.read("a")["tensors"]} == {"bfloat16", "float32", "int64"}
+    loaded = load(folder, model)
+    assert loaded.first_difference(state) is None
+    assert_goes_on_alike(model, loaded, state)
+
+
+CHILD = """
+import sys
+sys.path[:0] = {path!r}
+import os, test_checkpoint_state as t
+from types import SimpleNamespace
+from pathlib import Path
+model = t.open_model()
+folder = SimpleNamespace(path=Path({folder!r}), fd=os.open({folder!r}, os.O_RDONLY))
+state = t.load(folder, model)
+print(t.turn(model, state, state.ids + [9, 8, 7], 8))
+t.save(folder, model, state, name="b")
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_another_process_goes_on_alike(model, folder, mode):
+    (state,) = grown(model, mode, 13)
+    save(folder, model, state)
+    path = [str(Path(__file__).parent), str(Path(core.__file__).parent)]
+    text = CHILD.format(path=path, folder=str(folder.path))
+    out = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True).stdout
+    assert out == f"{turn(model, state, [*state.ids, 9, 8, 7], 8)}\n"
+    assert load(folder, model, "b").first_difference(state) is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_boundary_record_is_the_state_that_was_there(model, folder, mode):
+    *boundaries, state = grown(model, mode, 3, 20, 33, 40)
+    save(folder, model, state, boundaries)
+    for i, there in enumerate(boundaries):
+        loaded = load(folder, model, boundary=i)
+        loaded.check()
+        assert loaded.ids == there.ids
+        # All else is equal; the record has no logits.
+        missing = "final.hidden" if mode == "mtp" else "final.logits"
+        assert loaded.first_difference(there) == f"{missing}: in one state only"
+    with pytest.raises(InvalidRequest):
+        load(folder, model, boundary=3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_image_keeps_its_moment(model, folder, mode):
+    (state,) = grown(model, mode, 13)
+    image = _core.StateImage(model, state, [], "stop", "{}")
+    before = state.fork()
+    turn(model, state, [*state.ids, 1, 2], 5)
+    image.write(folder.fd, "a", IDENTITY, OWNER)
+    assert load(folder, model).first_difference(before) is None
+
+
+@pytest.mark.parametrize("spare_rows", [1, 243, 244, 1000])
+def test_room_for_the_coming_turn_changes_nothing(model, folder, spare_rows):
+    (state,) = grown(model, "mtp", 13)
+    save(folder, model, state)
+    loaded = load(folder, model, spare_rows=spare_rows)
+    assert loaded.first_difference(state) is None
+    for a in (loaded, state):
+        turn(model, a, a.ids + prompt_of(600), 4)
+    assert loaded.first_difference(state) is None
+
+
+def test_forged_ids_break_the_invariants(oracle, model, folder):
+    (state,) = grown(model, "mtp", 13)
+    save(folder, model, state)
+    file = bytearray((folder.path / "a").read_bytes())
+    offset, size = oracle.section(file, b"TOKS")
+    file[offset + size - 4] ^= 1
+    folder.put("a", oracle.redigest(file))
+    with pytest.raises(CheckpointError) as caught:
+        load(folder, model)
+    assert (caught.value.outcome, caught.value.details["reason"]) == ("corrupt", "invariant")
+
+
+def test_limits_and_foreign_states(model, folder):
+    (state,) = grown(model, "mtp", 13)
+    save(folder, model, state)
+
+    def refusal(model=model, **keywords):
+        asked = _core.checkpoint_allocated_bytes()
+        with pytest.raises(CheckpointError) as caught:
+            load(folder, model, **keywords)
+        assert _core.checkpoint_allocated_bytes() == asked
+        return caught.value.outcome, caught.value.details["reason"]
+
+    assert refusal(max_context=12) == ("corrupt", "lengths")
+    assert refusal(max_payload=1000) == ("busy", "memory_budget")
+    assert refusal(open_model("odd")) in {("corrupt", "tensor_record"), ("corrupt", "tensor_count")}
+    assert refusal(open_model(float32=False)) == ("corrupt", "tensor_record")
+
+
+def test_cancel(model, folder):
+    (state,) = grown(model, "ar", 13)
+    flag = _core.CancelFlag()
+    save(folder, model, state, cancel=flag)
+    flag.set()
+    for call in (lambda: save(folder, model, state, cancel=flag), lambda: load(folder, model, cancel=flag)):
+        with pytest.raises(CheckpointError) as caught:
+            call()
+        assert caught.value.outcome == "cancelled"
+    assert folder.names() == ["a"]
+    assert load(folder, model).first_difference(state) is None
+
+
+def test_images_that_are_refused(model):
+    early, late = grown(model, "mtp", 5, 13)
+    (other,) = grown(model, "mtp", 6)
+    assert other.ids != late.ids[:6]
+    empty = _core.State(model, True)
+    for state, boundaries, finish in (
+        (empty, [], "stop"),
+        (early, [late], "stop"),
+        (late, [other], "stop"),
+        (late, [empty], "stop"),
+        (late, [early], "cancelled"),
+    ):
+        with pytest.raises(InvalidRequest):
+            _core.StateImage(model, state, boundaries, finish, "{}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_old_file_is_replaced_by_what_an_independent_run_writes(model, folder, oracle, tmp_path, mode):
+    """V01: refused before a tensor is allocated, removed, rebuilt cold, equal in every byte that is not a stamp."""
+    store = CheckpointStore(tmp_path / "store", IDENTITY)
+
+    def read(file, identity, owner):
+        return _core.load_state(model, file, identity, owner)
+
+    (state,) = grown(model, mode, 4)
+    store.save("chat", _core.StateImage(model, state, [], "length", "{}"), explicit=True)
+    path = tmp_path / "store" / "v2" / IDENTITY.hex()[:32] / store.name_of("chat")
+    path.write_bytes(b"QWMTKV01" + path.read_bytes()[8:])
+    asked = _core.checkpoint_allocated_bytes()
+    with pytest.raises(CheckpointError) as caught:
+        store.load("chat", read)
+    assert caught.value.outcome == "old_version"
+    assert _core.checkpoint_allocated_bytes() == asked
+    assert not path.exists()
+    assert store.load("chat", read) is None
+
+    answers, files = [], []
+    for name in ("recovered", "independent"):
+        (cold,) = grown(open_model(), mode, 4)
+        store.save(name, _core.StateImage(model, cold, [], "length", "{}"), explicit=True)
+        assert store.load(name, read).first_difference(cold) is None
+        file = bytearray((path.parent / store.name_of(name)).read_bytes())
+        assert bytes(file[96:128]) == owner_digest(name)
+        for stamp in (slice(48, 56), slice(96, 128), slice(176, 224)):  # created, owner, writer id and header digest
+            file[stamp] = bytes(len(file[stamp]))
+        files.append(bytes(file))
+        answers.append(turn(model, cold, [*cold.ids, 1], 8))
+    assert files[0] == files[1]
+    assert answers[0] == answers[1]
+    store.close()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_first_primary_that_ends_the_turn(model, folder, depth, temperature):
+    """A turn of one token leaves trunk 4 and history 3 for a prompt of 3; the file holds exactly that."""
+    state = _core.State(model, True)
+    sampler = (temperature, 0.95, 20, 0.0, 0.0)
+    options = {"target": sampler, "draft": sampler, "seed": 0, "max_tokens": 1, "speculate": True, "depth": depth}
+    decoder = _core.Decoder(model, state, [9, 11, 10], options)
+    while not decoder.done:
+        decoder.step()
+    assert decoder.finish() == ""
+    save(folder, model, state)
+    loaded = load(folder, model)
+    assert (len(loaded), loaded.history_len) == (4, 3)
+    assert loaded.first_difference(state) is None
+    assert_goes_on_alike(model, loaded, state)
