@@ -1,4 +1,5 @@
-/** A real model with one thing wrong, for tests that must notice it. */
+/** A real model with one thing wrong, for tests that must notice it; and one
+ *  whose logits follow a script, for endings that must happen. */
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -85,6 +86,76 @@ class FaultyNetwork : public decode::ModelNetwork {
   std::optional<std::pair<mx::array, int32_t>> held_;
 };
 
+/** Caches and hiddens are the model's; logits point at the script: after n
+ *  tokens the next is script[n], and the head drafts draft_script. */
+class ScriptedLogits : public decode::ModelNetwork {
+ public:
+  ScriptedLogits(
+      const model::Model& model,
+      state::ModelState& state,
+      std::vector<int32_t> script,
+      std::vector<int32_t> draft_script)
+      : ModelNetwork(model, state),
+        script_(std::move(script)),
+        draft_script_(std::move(draft_script)) {
+  }
+
+  decode::Rows forward(
+      std::span<const int32_t> ids,
+      decode::LogitRows which,
+      bool open_window) override {
+    auto rows = ModelNetwork::forward(ids, which, open_window);
+    if (rows.logits) {
+      const int n = rows.logits->shape(0);
+      for (int i = 0; i < n; i++) {
+        point(*rows.logits, i, script_.at(trunk_len() - n + 1 + i));
+      }
+    }
+    return rows;
+  }
+
+  decode::Rows draft(const mx::array& hidden, int32_t token, int depth)
+      override {
+    auto rows = ModelNetwork::draft(hidden, token, depth);
+    point(*rows.logits, 0, draft_script_.at(trunk_len() + depth));
+    return rows;
+  }
+
+ private:
+  static void point(mx::array& logits, int row, int32_t token) {
+    logits = mx::slice_update(
+        logits,
+        mx::full({1, 1}, 1e4f, logits.dtype()),
+        mx::Shape{row, token},
+        mx::Shape{row + 1, token + 1});
+  }
+
+  std::vector<int32_t> script_;
+  std::vector<int32_t> draft_script_;
+};
+
+/** _core.Decoder with scripted logits. */
+class ScriptedModelDecoder : public decode::StateDecoder {
+ public:
+  ScriptedModelDecoder(
+      const model::Model& model,
+      state::ModelState& state,
+      std::vector<int32_t> prompt,
+      const nb::dict& options,
+      std::vector<int32_t> script,
+      std::vector<int32_t> draft_script)
+      : StateDecoder(
+            std::make_unique<ScriptedLogits>(
+                model,
+                state,
+                std::move(script),
+                std::move(draft_script)),
+            state,
+            std::move(prompt),
+            bindings::to_options(options)) {
+  }
+};
+
 /** _core.Decoder with a fault. */
 class FaultyDecoder : public decode::StateDecoder {
  public:
@@ -122,4 +193,18 @@ void register_faulty(nb::module_& m) {
       nb::keep_alive<1, 3>());
   bindings::register_steps(decoder);
   bindings::register_state(decoder);
+
+  nb::class_<ScriptedModelDecoder> scripted(m, "ScriptedModelDecoder");
+  scripted.def(
+      nb::init<
+          const model::Model&,
+          state::ModelState&,
+          std::vector<int32_t>,
+          const nb::dict&,
+          std::vector<int32_t>,
+          std::vector<int32_t>>(),
+      nb::keep_alive<1, 2>(),
+      nb::keep_alive<1, 3>());
+  bindings::register_steps(scripted);
+  bindings::register_state(scripted);
 }
