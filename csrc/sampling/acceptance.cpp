@@ -61,7 +61,7 @@ Distribution dense_residual(const Distribution& p, const Distribution& q) {
   return out;
 }
 
-}  // namespace
+} // namespace
 
 double acceptance_probability(
     const Distribution& p,
@@ -95,4 +95,4 @@ Distribution residual(const Distribution& p, const Distribution& q) {
   return out;
 }
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

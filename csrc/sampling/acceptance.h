@@ -15,4 +15,4 @@ double acceptance_probability(
 /** (p - q)+ normalised; p itself where nothing positive is left. */
 Distribution residual(const Distribution& p, const Distribution& q);
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

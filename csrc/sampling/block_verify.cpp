@@ -69,7 +69,7 @@ double water_level(
   return active > 0 ? level + (target - value) / active : level;
 }
 
-}  // namespace
+} // namespace
 
 BlockVerifier::BlockVerifier(
     std::span<const Distribution> p,
@@ -147,4 +147,4 @@ Distribution BlockVerifier::residual(size_t d) const {
   return prepared(left.ids.empty() ? p : prepared(left));
 }
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

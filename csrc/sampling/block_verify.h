@@ -30,8 +30,8 @@ class BlockVerifier {
  private:
   struct Step {
     double coin;
-    double credit;        // expected reach before this draft: scales p
-    double reach_before;  // realised reach two drafts back: scales q
+    double credit;       // expected reach before this draft: scales p
+    double reach_before; // realised reach two drafts back: scales q
   };
 
   double ratio(size_t d, int32_t token) const;
@@ -43,4 +43,4 @@ class BlockVerifier {
   std::vector<Step> steps_;
 };
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

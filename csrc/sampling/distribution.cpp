@@ -49,7 +49,7 @@ void cut_nucleus(size_t n, double top_p, Mass mass) {
   }
 }
 
-}  // namespace
+} // namespace
 
 double Distribution::operator[](int32_t token) const {
   if (dense()) {
@@ -311,4 +311,4 @@ int32_t Reader::best(RowView row, const Steering& steering) {
   return first_at(row, scan.max);
 }
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

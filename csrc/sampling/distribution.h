@@ -117,4 +117,4 @@ class Reader {
   std::vector<Candidate> candidates_;
 };
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

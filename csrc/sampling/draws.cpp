@@ -27,4 +27,4 @@ bool Draws::accept(double probability) {
   return generator_.uniform() <= probability;
 }
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

@@ -35,4 +35,4 @@ class Draws {
   std::string trace_;
 };
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

@@ -65,7 +65,7 @@ Pcg64::Word128 join(uint64_t high, uint64_t low) {
   return (static_cast<Pcg64::Word128>(high) << 64) | low;
 }
 
-}  // namespace
+} // namespace
 
 Pcg64::Pcg64(std::span<const uint32_t> seed) {
   const auto v = seed_state(seed);
@@ -92,4 +92,4 @@ double Pcg64::uniform() {
   return static_cast<double>(next() >> 11) * 0x1p-53;
 }
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

@@ -34,4 +34,4 @@ class Pcg64 {
   Word128 inc_;
 };
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

@@ -72,7 +72,7 @@ void for_each_amount(
   }
 }
 
-}  // namespace
+} // namespace
 
 float RowView::operator[](int32_t i) const {
   if (dtype == Dtype::float32) {
@@ -138,4 +138,4 @@ void steered64(
   });
 }
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

@@ -74,4 +74,4 @@ void steered64(
     const Steering& steering,
     std::vector<double>& out);
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

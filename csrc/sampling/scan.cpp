@@ -69,7 +69,7 @@ template <int W>
 INLINE typename Vec<W>::F exp_nonpositive(typename Vec<W>::F x) {
   using F = typename Vec<W>::F;
   using I = typename Vec<W>::I;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds
+  constexpr float kRound = 12582912.0f; // 1.5 * 2^23: adding it rounds
   const F low = F{} - 87.0f;
   x = x > low ? x : low;
   const F n = (x * 1.44269504f + kRound) - kRound;
@@ -221,7 +221,7 @@ ScanFunction choose_scan() {
   return scan_base;
 }
 
-}  // namespace
+} // namespace
 
 Scan scan_row(
     RowView row,
@@ -246,4 +246,4 @@ void scaled_values(
   }
 }
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling

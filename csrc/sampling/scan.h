@@ -35,4 +35,4 @@ void scaled_values(
     int32_t n,
     float* out);
 
-}  // namespace qwenmtp::sampling
+} // namespace qwenmtp::sampling
