@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from qwenmtp import checkpoint_command
 from qwenmtp.bench import command as bench_command
 from qwenmtp.convert import command as convert_command
 from qwenmtp.errors import InvalidRequest, IoError
@@ -263,6 +264,13 @@ COMMANDS = (
         ("qwenmtp settings", "QWENMTP_PLE_THREADS=4 qwenmtp settings --json"),
         _settings_arguments,
         _settings,
+    ),
+    Command(
+        "checkpoint",
+        "Look at checkpoint files and stores; works without a model.",
+        ("qwenmtp checkpoint inspect chat.qwmtkv", "qwenmtp checkpoint prune ROOT --max-bytes 10000000000 --dry-run"),
+        checkpoint_command.add_arguments,
+        checkpoint_command.run,
     ),
     Command(
         "bench",
