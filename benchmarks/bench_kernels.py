@@ -2,8 +2,8 @@
 
     PYTHONPATH=python python benchmarks/bench_kernels.py [--threads N] [--repeats N] [--csv FILE]
 
-A case is the mean of 32 nodes queued in one evaluation, its number the median over the repeats. Bytes are the inputs and
-outputs of the node; of a stack of experts only the rows taken count.
+A case is the mean of 32 nodes queued in one evaluation, its number the median over the repeats. Bytes are a node's
+inputs and outputs; of a stack of experts only the rows taken count.
 """
 
 from __future__ import annotations

@@ -105,10 +105,6 @@ class Engine:
             ContextLengthExceeded: No room is left for an answer.
         """
         if isinstance(prompt, str):
-            try:
-                prompt.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise InvalidRequest(f"[engine.prompt] the text is not valid Unicode: {error}") from None
             ids = self.tokenizer.encode(prompt)
         else:
             ids = check_ids(prompt, int(self.files.geometry["vocab_size"]))
