@@ -154,7 +154,7 @@ def test_qsa(dtype: str) -> None:
     weights = native.QsaWeights(*map(bits, norms), hq, hkv, ni, ratio, k, EPS)
     tail = raw[block * ratio : first]
     made = native.qsa_prepare(*map(bits, (qg, key, value, index, tail)), *at, *of, weights).run()
-    for got, want in zip((q, k_new, v_new, iq, raw_new, pooled_new), made, strict=True):
+    for got, want in zip((k_new, v_new, raw_new, pooled_new, q, iq), made, strict=True):
         close(got, want)
 
     pooled = np.concatenate([normal(rng, dtype, block, di), pooled_new])
