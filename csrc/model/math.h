@@ -2,8 +2,6 @@
  *  the reference's rounding points: what they return is in x's dtype. */
 #pragma once
 
-#include <span>
-
 #include <mlx/mlx.h>
 
 #include "model/config.h"
