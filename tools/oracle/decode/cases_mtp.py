@@ -166,9 +166,10 @@ def resumes(book: Book) -> None:
 def block_law(book: Book) -> None:
     """`law: block`: block verification really armed; most of these streams differ from the standard law's."""
     drafts = (None, Config(0.7, 0.95, 20), Config(1.4, 1.0, 20), Config(0.0, 0.95, 20))
-    for lane, depth, amp, draft, seed in itertools.product(LANES, (2, 3), (0.5, 2.0), drafts, range(4)):
+    table = itertools.product(LANES, (2, 3), ((5, 0.5), (5, 2.0), (12, 1.0)), drafts, range(4))
+    for lane, depth, (vocab, amp), draft, seed in table:
         book.add(
-            "mtp", f"block-{lane}", model=hash_model(5, amp), prompt=[2, 1, 4], max_tokens=18,
+            "mtp", f"block-{lane}", model=hash_model(vocab, amp), prompt=[2, 1, 4], max_tokens=18 if vocab == 5 else 60,
             sampler=sampler(Config(1.0, 0.97, 20)), draft_sampler=draft_sampler(draft), depth=depth, seed=seed, stop=[],
             law="block", env={**LANES[lane], **BLOCK},
         )  # fmt: skip

@@ -134,8 +134,7 @@ MUTATIONS: dict[str, tuple[str, str, str]] = {
         "cap = 24",
     ),
     "newest match whatever its length": ("machine.py", "if best is None or ext > best[1]:", "if best is None:"),
-    "accept only below": ("decoder.py", "ok = self.draws.u() <= (law", "ok = self.draws.u() < (law"),
-    "accept only below, single test": (
+    "accept only below": (
         "replay.py",
         'ok = draws.u() <= accept_p(p, q, rec["draft_token"])',
         'ok = draws.u() < accept_p(p, q, rec["draft_token"])',
