@@ -76,7 +76,7 @@ MUTATIONS: dict[str, tuple[str, str, str]] = {
     "top_p 0 keeps the best only": (
         "rules.py",
         "    if 0 < top_p < 1:\n        m =",
-        "    if 0 <= top_p < 1:\n        m =",
+        "    if 0 <= top_p < 1:\n        top_p = top_p or 1e-9\n        m =",
     ),
     "sampling in rank order": (
         "rules.py",
