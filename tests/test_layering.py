@@ -23,7 +23,7 @@ ROOMS = {
 # Rooms that know no tensors.
 NO_MLX = {"sampling", "ple"}
 
-CORE_IMPORTERS = {"sampling", "engine", "store", "checkpoint_files", "sessions"}
+CORE_IMPORTERS = {"sampling", "engine", "store", "checkpoint_files", "sessions", "table"}
 
 # Python modules from low to high; a module may import only from lower ranks or its own.
 PYTHON_RANK = {
@@ -41,7 +41,7 @@ PYTHON_RANK = {
                 "text_files",
             },
             {"sampling", "tokenizer", "chat", "safetensors_io", "geometry"},
-            {"convert", "weights", "plan", "inventory"},
+            {"convert", "weights", "plan", "inventory", "table"},
             {"engine", "store", "checkpoint_files"},
             {"sessions"},
             {"model"},

@@ -3,6 +3,10 @@
 
 #include <nanobind/nanobind.h>
 
+namespace qwenmtp::ple {
+class Stager;
+}
+
 namespace qwenmtp::bindings {
 
 void register_decode(nanobind::module_& m);
@@ -10,5 +14,8 @@ void register_model(nanobind::module_& m);
 void register_checkpoint(nanobind::module_& m);
 void register_model(nanobind::module_& m);
 void register_ple(nanobind::module_& m);
+
+/** Counters of an n-gram stager, JSON-ready. */
+nanobind::dict stager_stats(const ple::Stager& stager);
 
 } // namespace qwenmtp::bindings

@@ -118,6 +118,15 @@ std::map<std::string, model::TensorRef> tensors_from(
   return out;
 }
 
+std::map<std::string, model::Quant> widths_from(
+    const std::map<std::string, std::pair<int, int>>& quant) {
+  std::map<std::string, model::Quant> widths;
+  for (const auto& [module, width] : quant) {
+    widths[module] = {width.first, width.second};
+  }
+  return widths;
+}
+
 } // namespace
 
 /** How far a load has come; read from another thread while it runs. */
@@ -133,6 +142,34 @@ void register_model(nb::module_& m) {
                                                                      : "gpu";
       },
       "Where MLX computes by default: cpu or gpu.");
+
+  m.def(
+      "ngram_tables",
+      [](const nb::dict& geometry,
+         const std::string& layout,
+         std::vector<std::string> files,
+         const std::vector<TensorRow>& tensors,
+         const std::map<std::string, std::pair<int, int>>& quant) {
+        auto config = config_from(geometry);
+        config.validate();
+        model::Weights weights(
+            layout_from(layout),
+            std::move(files),
+            tensors_from(tensors),
+            widths_from(quant),
+            mlx::core::bfloat16);
+        std::vector<std::pair<ple::NgramConfig, ple::TableSpec>> out;
+        for (auto& table : model::find_ngram_tables(weights, config)) {
+          out.emplace_back(std::move(table.hash), std::move(table.spec));
+        }
+        return out;
+      },
+      nb::arg("geometry"),
+      nb::arg("layout"),
+      nb::arg("files"),
+      nb::arg("tensors"),
+      nb::arg("quant"),
+      "(NgramConfig, PleTableSpec) of each n-gram layer of a checkpoint.");
 
   nb::class_<LoadProgress>(m, "LoadProgress", "Bytes that a load has read.")
       .def(nb::init<>())
@@ -154,13 +191,11 @@ void register_model(nb::module_& m) {
              const std::vector<TensorRow>& tensors,
              const std::map<std::string, std::pair<int, int>>& quant,
              bool float32,
-             LoadProgress* progress) {
+             LoadProgress* progress,
+             const ple::OpenOptions* ple) {
             auto config = config_from(geometry);
             auto refs = tensors_from(tensors);
-            std::map<std::string, model::Quant> widths;
-            for (const auto& [module, width] : quant) {
-              widths[module] = {width.first, width.second};
-            }
+            auto widths = widths_from(quant);
             nb::gil_scoped_release unlocked;
             new (self) model::Model(
                 config,
@@ -170,7 +205,8 @@ void register_model(nb::module_& m) {
                     std::move(refs),
                     std::move(widths),
                     float32 ? mlx::core::float32 : mlx::core::bfloat16,
-                    progress ? &progress->bytes : nullptr));
+                    progress ? &progress->bytes : nullptr),
+                ple ? *ple : ple::OpenOptions{});
           },
           nb::arg("geometry"),
           nb::arg("layout"),
@@ -179,11 +215,22 @@ void register_model(nb::module_& m) {
           nb::arg("quant"),
           nb::arg("float32"),
           nb::arg("progress") = nb::none(),
+          nb::arg("ple") = nb::none(),
           "Read and check every tensor. Raises ModelFormatError, IoError.")
       .def_prop_ro(
           "has_mtp",
           [](const model::Model& self) { return self.mtp_head() != nullptr; },
           "Whether the checkpoint carries an MTP head.")
+      .def_prop_ro(
+          "ple_stats",
+          [](const model::Model& self) {
+            nb::list out;
+            for (const auto* stager : self.trunk().stagers()) {
+              out.append(stager_stats(*stager));
+            }
+            return out;
+          },
+          "Counters of the n-gram stagers, one for each n-gram layer.")
       .def_prop_ro(
           "bytes_by_kind",
           [](const model::Model& self) { return self.bytes_by_kind(); },

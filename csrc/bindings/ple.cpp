@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
+#include "ple/open.h"
 #include "ple/resident.h"
 #include "ple/row_file.h"
 #include "ple/stager.h"
@@ -64,9 +65,12 @@ nb::dict to_dict(const ple::SpanStats& span) {
   return d;
 }
 
-nb::dict to_dict(const ple::StagerStats& stats, bool resident) {
+} // namespace
+
+nb::dict stager_stats(const ple::Stager& stager) {
+  const ple::StagerStats stats = stager.stats();
   nb::dict d;
-  d["residency"] = resident ? "resident" : "ssd";
+  d["residency"] = stager.resident() ? "resident" : "ssd";
   d["rows_requested"] = stats.rows_requested;
   d["rows_distinct"] = stats.rows_distinct;
   d["rows_hot"] = stats.rows_hot;
@@ -82,8 +86,6 @@ nb::dict to_dict(const ple::StagerStats& stats, bool resident) {
   d["chunks"] = to_dict(stats.chunks);
   return d;
 }
-
-} // namespace
 
 void register_ple(nb::module_& m) {
   nb::class_<ple::NgramConfig>(m, "NgramConfig")
@@ -214,7 +216,45 @@ void register_ple(nb::module_& m) {
           "shards"_a,
           nb::kw_only(),
           "row_file"_a = "",
-          "checksums"_a = false);
+          "checksums"_a = false)
+      .def(
+          "with_row_file",
+          [](ple::TableSpec self, std::string row_file, bool checksums) {
+            self.row_file = std::move(row_file);
+            self.checksums = checksums;
+            return self;
+          },
+          "row_file"_a,
+          nb::kw_only(),
+          "checksums"_a);
+
+  nb::class_<ple::OpenOptions>(m, "PleOptions")
+      .def(
+          "__init__",
+          [](ple::OpenOptions* self,
+             int n_threads,
+             uint64_t hot_bytes,
+             bool read_ahead,
+             std::string row_file,
+             bool checksums,
+             std::optional<uint64_t> resident_budget) {
+            new (self) ple::OpenOptions{
+                .stager =
+                    {.n_threads = n_threads,
+                     .hot_bytes = hot_bytes,
+                     .read_ahead = read_ahead},
+                .row_file = std::move(row_file),
+                .checksums = checksums,
+                .resident_budget_bytes = resident_budget};
+          },
+          nb::kw_only(),
+          "n_threads"_a = ple::StagerOptions{}.n_threads,
+          "hot_bytes"_a = ple::StagerOptions{}.hot_bytes,
+          "read_ahead"_a = true,
+          "row_file"_a = "",
+          "checksums"_a = false,
+          "resident_budget"_a = nb::none(),
+          "How a model reads its n-gram table.");
 
   nb::class_<ple::Table>(m, "PleTable")
       .def_static("open", &ple::Table::open, "spec"_a)
@@ -314,9 +354,7 @@ void register_ple(nb::module_& m) {
           "Starts reading what embed will want; never waits.")
       .def("cancel", &ple::Stager::cancel, "Drops what was requested.")
       .def("clear_hot", &ple::Stager::clear_hot, "Forgets the hot rows.")
-      .def("stats", [](const ple::Stager& self) {
-        return to_dict(self.stats(), self.resident());
-      });
+      .def("stats", &stager_stats);
 }
 
 } // namespace qwenmtp::bindings

@@ -21,6 +21,9 @@ void ArLoop::advance() {
     t.stop_origin = StopOrigin::primary;
     done_ = true;
   }
+  if (!done_) {
+    t.network.expect({&token, 1});
+  }
 }
 
 /** Forwards the token that the previous step emitted. */

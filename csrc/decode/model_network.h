@@ -24,6 +24,9 @@ class ModelNetwork : public Network {
   }
   Rows forward(std::span<const int32_t> ids, LogitRows which, bool open_window)
       override;
+  void expect(std::span<const int32_t> ids) override {
+    model_.trunk().expect(ids, state_.trunk);
+  }
   void commit(int keep_rows) override;
   void keep_window() override;
   std::unique_ptr<Snapshot> snapshot() const override;

@@ -173,6 +173,7 @@ void MtpLoop::propose(Window& window, int depth) {
   const bool greedy = t.draft.params().greedy();
   int32_t token = primary_;
   mx::array hidden = t.tip->hidden_row();
+  t.network.expect({&token, 1});
   if (depth == 0 && committed_history()) {
     t.network.append_history(hidden, {&token, 1});
   }
@@ -188,6 +189,7 @@ void MtpLoop::propose(Window& window, int depth) {
       token = t.draws.token(window.proposals.back());
     }
     window.drafts.push_back(token);
+    t.network.expect(window_ids(primary_, window.drafts));
     hidden = out.hidden;
     t.statistics.drafted_tokens++;
     t.statistics.drafted_by_depth[d]++;

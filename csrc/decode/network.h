@@ -39,6 +39,11 @@ class Network {
       LogitRows which,
       bool open_window) = 0;
 
+  /** A hint: `ids` may follow what the trunk holds. Never waits, changes
+   *  nothing that can be seen. */
+  virtual void expect(std::span<const int32_t> /* ids */) {
+  }
+
   /** Ends the window: its first keep_rows rows stay, as if the others had never
    *  been forwarded. */
   virtual void commit(int keep_rows) = 0;

@@ -63,6 +63,9 @@ void Prefill::body(int n, Times& times) {
   const int begin = network_.trunk_len();
   const auto ids = std::span(prompt_).subspan(begin, n);
   const mx::array hidden = network_.forward(ids, LogitRows::none, false).hidden;
+  network_.expect(std::span(prompt_).subspan(
+      begin + n,
+      std::min<size_t>(n, prompt_.size() - begin - n)));
   if (keep_history_) {
     const bool whole = begin == 0 && n + 1 == static_cast<int>(prompt_.size());
     if (whole) {

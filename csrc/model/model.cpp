@@ -11,8 +11,8 @@ const Config& validated(const Config& config) {
 
 } // namespace
 
-Model::Model(const Config& config, Weights weights)
-    : dtype_(weights.dtype()), trunk_(validated(config), weights) {
+Model::Model(const Config& config, Weights weights, const ple::OpenOptions& ple)
+    : dtype_(weights.dtype()), trunk_(validated(config), weights, ple) {
   if (MtpHead::present(weights)) {
     head_.emplace(trunk_, weights);
   }

@@ -11,8 +11,11 @@ namespace qwenmtp::model {
 class Model {
  public:
   /** Checks the config, then reads and checks every tensor once. Throws
-   *  ModelFormatError, IoError. */
-  Model(const Config& config, Weights weights);
+   *  ModelFormatError, IoError, and what ple::open_stager throws. */
+  Model(
+      const Config& config,
+      Weights weights,
+      const ple::OpenOptions& ple = {});
 
   const Config& config() const {
     return trunk_.config();

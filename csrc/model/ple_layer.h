@@ -33,6 +33,15 @@ class PleLayer {
       std::optional<state::PleWindow>* window) const;
   state::PleState commit(const state::PleWindow& window, int keep) const;
 
+  /** Starts reading the rows of `ids`, which may follow `state`. */
+  void expect(std::span<const int32_t> ids, const state::PleState& state)
+      const {
+    stager_->request(ids, state.ids);
+  }
+  const ple::Stager& stager() const {
+    return *stager_;
+  }
+
  private:
   /** The ids that the next token hashes with after `keep` of the window. */
   std::vector<int64_t> ids_after(const state::PleWindow& window, int keep)

@@ -76,7 +76,7 @@ ple::Shard shard(
 
 } // namespace
 
-std::shared_ptr<ple::Stager> open_ngram_table(
+NgramTable find_ngram_table(
     Weights& w,
     const Config& c,
     const std::string& module,
@@ -122,7 +122,7 @@ std::shared_ptr<ple::Stager> open_ngram_table(
         "[model.ple_table] n-gram table of " + module + ": " +
         std::to_string(rows) + " rows, expected " + std::to_string(padded));
   }
-  return std::make_shared<ple::Stager>(std::move(hash), ple::Table::open(spec));
+  return {std::move(hash), std::move(spec)};
 }
 
 } // namespace qwenmtp::model

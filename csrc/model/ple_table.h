@@ -7,13 +7,19 @@
 
 #include "model/config.h"
 #include "model/weights.h"
-#include "ple/stager.h"
+#include "ple/open.h"
 
 namespace qwenmtp::model {
 
+/** One PLE layer's hash and where its rows lie. */
+struct NgramTable {
+  ple::NgramConfig hash;
+  ple::TableSpec spec;
+};
+
 /** `module` names the layer's "...ple"; `ple_index` is its rank among the PLE
- *  layers. Throws ModelFormatError, IoError. */
-std::shared_ptr<ple::Stager> open_ngram_table(
+ *  layers. Claims the tensors. Throws ModelFormatError. */
+NgramTable find_ngram_table(
     Weights& weights,
     const Config& config,
     const std::string& module,

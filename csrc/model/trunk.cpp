@@ -21,11 +21,21 @@ std::string head_module(Layout layout) {
 
 } // namespace
 
+std::vector<NgramTable> find_ngram_tables(Weights& w, const Config& config) {
+  std::vector<NgramTable> tables;
+  for (int index : config.ple_layers) {
+    auto module = body(w.layout()) + "layers." + std::to_string(index) + ".ple";
+    auto rank = static_cast<int>(tables.size());
+    tables.push_back(find_ngram_table(w, config, module, rank));
+  }
+  return tables;
+}
+
 bool one_centred(Layout layout) {
   return layout == Layout::pack;
 }
 
-Trunk::Trunk(const Config& config, Weights& w)
+Trunk::Trunk(const Config& config, Weights& w, const ple::OpenOptions& ple)
     : config_(config),
       dtype_(w.dtype()),
       embed_(w.linear(
@@ -41,11 +51,14 @@ Trunk::Trunk(const Config& config, Weights& w)
           one_centred(w.layout()),
           true)) {
   for (int i = 0; i < config.n_layers(); i++) {
-    layers_.push_back(load_layer(w, i));
+    layers_.push_back(load_layer(w, i, ple));
   }
 }
 
-Trunk::Layer Trunk::load_layer(Weights& w, int index) const {
+Trunk::Layer Trunk::load_layer(
+    Weights& w,
+    int index,
+    const ple::OpenOptions& options) const {
   auto p = body(w.layout()) + "layers." + std::to_string(index) + ".";
   bool one = one_centred(w.layout());
   Layer layer{
@@ -60,14 +73,23 @@ Trunk::Layer Trunk::load_layer(Weights& w, int index) const {
   } else {
     layer.qsa.emplace(w, config_, p + "self_attn", one);
   }
-  const auto& ple = config_.ple_layers;
-  if (auto it = std::find(ple.begin(), ple.end(), index); it != ple.end()) {
-    auto table = open_ngram_table(
+  const auto& with_ple = config_.ple_layers;
+  if (auto it = std::find(with_ple.begin(), with_ple.end(), index);
+      it != with_ple.end()) {
+    auto table = find_ngram_table(
         w,
         config_,
         p + "ple",
-        static_cast<int>(it - ple.begin()));
-    layer.ple.emplace(w, config_, p + "ple", one, std::move(table));
+        static_cast<int>(it - with_ple.begin()));
+    layer.ple.emplace(
+        w,
+        config_,
+        p + "ple",
+        one,
+        ple::open_stager(
+            std::move(table.hash),
+            std::move(table.spec),
+            options));
   }
   return layer;
 }
@@ -88,6 +110,25 @@ state::TrunkState Trunk::initial_state() const {
     s.layers.push_back(std::move(entry));
   }
   return s;
+}
+
+void Trunk::expect(std::span<const int32_t> ids, const state::TrunkState& state)
+    const {
+  for (size_t i = 0; i < layers_.size(); i++) {
+    if (layers_[i].ple) {
+      layers_[i].ple->expect(ids, *state.layers[i].ple);
+    }
+  }
+}
+
+std::vector<const ple::Stager*> Trunk::stagers() const {
+  std::vector<const ple::Stager*> out;
+  for (const auto& layer : layers_) {
+    if (layer.ple) {
+      out.push_back(&layer.ple->stager());
+    }
+  }
+  return out;
 }
 
 mx::array Trunk::embed(std::span<const int32_t> ids) const {

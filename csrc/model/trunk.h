@@ -11,9 +11,11 @@
 #include "model/hyper_layer.h"
 #include "model/moe_layer.h"
 #include "model/ple_layer.h"
+#include "model/ple_table.h"
 #include "model/qsa_layer.h"
 #include "model/trace.h"
 #include "model/weights.h"
+#include "ple/open.h"
 #include "state/trunk_state.h"
 
 namespace qwenmtp::model {
@@ -28,8 +30,8 @@ struct TrunkOutput {
 
 class Trunk {
  public:
-  /** Reads every trunk tensor of `weights`. */
-  Trunk(const Config& config, Weights& weights);
+  /** Reads every trunk tensor of `weights`; opens the n-gram tables. */
+  Trunk(const Config& config, Weights& weights, const ple::OpenOptions& ple);
 
   state::TrunkState initial_state() const;
 
@@ -46,6 +48,14 @@ class Trunk {
   /** Keeps the first `keep` rows of the open window: the state equals, bit for
    *  bit, one that never saw the others. 1 <= keep <= window. */
   void commit(state::TrunkState& state, int keep) const;
+
+  /** A hint: `ids` may be the next forward's. Starts reading their n-gram rows;
+   *  never waits. Throws InvalidArgument for an id out of range. */
+  void expect(std::span<const int32_t> ids, const state::TrunkState& state)
+      const;
+
+  /** One for each n-gram layer, in layer order. */
+  std::vector<const ple::Stager*> stagers() const;
 
   /** ids [n] -> embedding rows [n, H]. */
   mx::array embed(std::span<const int32_t> ids) const;
@@ -66,7 +76,8 @@ class Trunk {
     kernels::HyperWeights mlp_hyper;
     MoeLayer moe;
   };
-  Layer load_layer(Weights& weights, int index) const;
+  Layer load_layer(Weights& weights, int index, const ple::OpenOptions& ple)
+      const;
 
   Config config_;
   mx::Dtype dtype_;
@@ -75,6 +86,11 @@ class Trunk {
   kernels::HyperWeights mixer_;
   std::vector<Layer> layers_;
 };
+
+/** The n-gram tables of a checkpoint, one for each n-gram layer. */
+std::vector<NgramTable> find_ngram_tables(
+    Weights& weights,
+    const Config& config);
 
 /** Whether norm weights of `layout` are stored as 1 + w. */
 bool one_centred(Layout layout);

@@ -109,6 +109,7 @@ Stager::Stager(NgramConfig config, Table table, StagerOptions options)
       hot_(
           table_.resident() != nullptr ? 0 : options.hot_bytes,
           table_.format().record_bytes()),
+      read_ahead_(options.read_ahead && options.n_threads > 0),
       pool_(options.n_threads) {
   check(config_, table_.rows());
 }
@@ -300,7 +301,7 @@ void Stager::request_block(
   std::vector<int64_t> lookup(
       ids.size() * static_cast<size_t>(config_.heads()));
   ngram_rows(config_, ids, history, lookup.data());
-  if (table_.resident() != nullptr || pool_.n_threads() == 0) {
+  if (table_.resident() != nullptr || !read_ahead_) {
     return;
   }
   ++stats_.requests;

@@ -21,6 +21,7 @@ namespace qwenmtp::ple {
 struct StagerOptions {
   int n_threads = 8;                 // 0..32; 0: the caller reads
   uint64_t hot_bytes = 256ULL << 20; // slab of hot rows, 0: none
+  bool read_ahead = true;            // false: requests are ignored
 };
 
 /** Calls of embed of one kind: windows of decode, chunks of prefill. */
@@ -125,6 +126,7 @@ class Stager {
   HotRows hot_;
   std::vector<std::shared_ptr<Reads>> ahead_; // oldest first, rows disjoint
   StagerStats stats_;
+  bool read_ahead_;
   int failures_in_a_row_ = 0;
   std::atomic<uint64_t> read_calls_{0};
   std::atomic<uint64_t> read_bytes_{0};

@@ -13,6 +13,9 @@ mlx_version: str = '0.32.4'
 def device() -> str:
     """Where MLX computes by default: cpu or gpu."""
 
+def ngram_tables(geometry: dict, layout: str, files: Sequence[str], tensors: Sequence[tuple[str, str, Sequence[int], int, int]], quant: Mapping[str, tuple[int, int]]) -> list[tuple[NgramConfig, PleTableSpec]]:
+    """(NgramConfig, PleTableSpec) of each n-gram layer of a checkpoint."""
+
 class LoadProgress:
     """Bytes that a load has read."""
 
@@ -25,12 +28,16 @@ class LoadProgress:
 class Model:
     """A loaded checkpoint; immutable, shared by its sessions."""
 
-    def __init__(self, geometry: dict, layout: str, files: Sequence[str], tensors: Sequence[tuple[str, str, Sequence[int], int, int]], quant: Mapping[str, tuple[int, int]], float32: bool, progress: LoadProgress | None = None) -> None:
+    def __init__(self, geometry: dict, layout: str, files: Sequence[str], tensors: Sequence[tuple[str, str, Sequence[int], int, int]], quant: Mapping[str, tuple[int, int]], float32: bool, progress: LoadProgress | None = None, ple: PleOptions | None = None) -> None:
         """Read and check every tensor. Raises ModelFormatError, IoError."""
 
     @property
     def has_mtp(self) -> bool:
         """Whether the checkpoint carries an MTP head."""
+
+    @property
+    def ple_stats(self) -> list:
+        """Counters of the n-gram stagers, one for each n-gram layer."""
 
     @property
     def bytes_by_kind(self) -> dict[str, int]:
@@ -79,6 +86,12 @@ class PleShard:
 
 class PleTableSpec:
     def __init__(self, format: RowFormat, shards: Sequence[PleShard], *, row_file: str = '', checksums: bool = False) -> None: ...
+
+    def with_row_file(self, row_file: str, *, checksums: bool) -> PleTableSpec: ...
+
+class PleOptions:
+    def __init__(self, *, n_threads: int = 8, hot_bytes: int = 268435456, read_ahead: bool = True, row_file: str = '', checksums: bool = False, resident_budget: int | None = None) -> None:
+        """How a model reads its n-gram table."""
 
 class PleTable:
     @staticmethod

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from qwenmtp import _core
 from qwenmtp.chat import ChatTemplate
 from qwenmtp.errors import ContextLengthExceeded, InvalidRequest
+from qwenmtp.plan import CHUNK, DType, memory_plan
 from qwenmtp.sampling import ResolvedSampling, SamplingParams
 from qwenmtp.settings import Settings
+from qwenmtp.table import row_file_of
 from qwenmtp.text_files import TextFiles, read_text_files
 from qwenmtp.tokenizer import Tokenizer, check_ids
 from qwenmtp.weights import ModelFiles
@@ -40,9 +43,10 @@ class Engine:
 
     def __init__(self, files: ModelFiles, settings: Settings, on_progress: Callable[[int, int], None] | None = None):
         self.files, self.settings = files, settings
-        self.dtype = settings.model.dtype
-        if self.dtype == "auto":  # MLX's CPU back end computes float32 several times faster than bfloat16
-            self.dtype = "float32" if _core.device() == "cpu" else "bfloat16"
+        dtype = settings.model.dtype
+        if dtype == "auto":  # MLX's CPU back end computes float32 several times faster than bfloat16
+            dtype = "float32" if _core.device() == "cpu" else "bfloat16"
+        self.dtype: DType = dtype
         self._owner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qwenmtp")
         self._closed = False
         try:
@@ -54,12 +58,44 @@ class Engine:
     def _load(self, on_progress: Callable[[int, int], None]) -> Any:
         f, progress = self.files, _core.LoadProgress()
         loading = self._owner.submit(
-            _core.Model, f.geometry, f.layout, f.files, f.tensors, f.quant, self.dtype == "float32", progress
+            _core.Model,
+            f.geometry,
+            f.layout,
+            f.files,
+            f.tensors,
+            f.quant,
+            self.dtype == "float32",
+            progress,
+            self._ple(),
         )
         while not loading.done():
             wait([loading], timeout=0.1)
             on_progress(progress.bytes, f.n_bytes)
         return loading.result()
+
+    def _ple(self) -> Any:
+        """How the n-gram table is read. A resident table must fit beside the weights."""
+        ple, memory = self.settings.ple, self.settings.memory
+        plan = memory_plan(
+            self.files,
+            context=min(self.context, CHUNK),
+            dtype=self.dtype,
+            residency=ple.residency,
+            budget=memory.budget,
+            hot_bytes=ple.hot_bytes,
+        )
+        resident = plan.residency == "resident"
+        if resident and not memory.allow_overcommit:
+            plan.check()
+        row_file = Path(ple.row_file) if ple.row_file else row_file_of(self.files.path)
+        return _core.PleOptions(
+            n_threads=ple.threads,
+            hot_bytes=ple.hot_bytes,
+            read_ahead=ple.lookahead,
+            row_file=str(row_file) if ple.row_file or row_file.exists() else "",
+            checksums=True,
+            resident_budget=plan.table if resident else None,
+        )
 
     @cached_property
     def texts(self) -> TextFiles | None:

@@ -1,0 +1,151 @@
+"""The demo model behind every way of reading its table: same tokens, same state, counters that say how."""
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qwenmtp
+from qwenmtp import SamplingParams, Settings, _core, table
+from qwenmtp.errors import ModelFormatError, PleReadError
+from qwenmtp.weights import open_model_files
+
+DEMO = Path(__file__).resolve().parents[2] / "models" / "demo"
+PROMPT = "def main(argv):\n    parser = argparse.ArgumentParser()\n"
+
+
+def answer(model, temperature=0.0, tokens=40, mode="mtp", prompt=PROMPT):
+    """The released ids, and the finished state."""
+    session = model.session(mode=mode)
+    params = SamplingParams(temperature=temperature, top_p=1.0, top_k=0, seed=3)
+    ids = [i for r in session.generate(prompt, params, max_tokens=tokens, ignore_stop=True) for i in r.ids]
+    assert session.last_turn.final["committed"]
+    return ids, session._state
+
+
+def load(folder=DEMO, **settings):
+    return qwenmtp.load(folder, dtype="float32", **settings)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    with load() as model:
+        yield model
+
+
+WAYS = {
+    "no cache, no threads": {"ple_hot_bytes": 0, "ple_threads": 0},
+    "tiny cache, one thread": {"ple_hot_bytes": 3000, "ple_threads": 1},
+    "no read-ahead": {"ple_lookahead": False},
+    "resident": {"ple_residency": "resident"},
+    "auto": {"ple_residency": "auto"},
+}
+
+
+def check_way(plain, way, tokens):
+    with load(**WAYS[way]) as model:
+        for temperature in (0.0, 0.6):
+            ids, state = answer(model, temperature, tokens)
+            plain_ids, plain_state = answer(plain, temperature, tokens)
+            assert ids == plain_ids
+            assert state.first_difference(plain_state) is None
+        residency = "resident" if way in ("resident", "auto") else "ssd"
+        assert [s["residency"] for s in model._engine.core.ple_stats] == [residency]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tokens_and_state_do_not_depend_on_how_rows_are_read(plain, way):
+    check_way(plain, way, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_300_tokens_do_not_depend_on_how_rows_are_read(plain, way):
+    check_way(plain, way, 300)
+
+
+@pytest.mark.slow
+def test_residency_obsolete_flag_and_evaluation_select_nothing_else():
+    """The seed's matrix: {ssd, resident} x {MTPLX_AR_PIPELINE unset, 1} x {sync, async} x {.6, 1.0}."""
+    first: dict[tuple[float, str], Any] = {}
+    for residency, flag, eager in itertools.product(("ssd", "resident"), (None, "1"), ("0", "1")):
+        env = {"QWENMTP_PLE_RESIDENCY": residency, "QWENMTP_ASYNC_EVAL": eager, "QWENMTP_DTYPE": "float32"}
+        settings = Settings.from_env(env | ({"MTPLX_AR_PIPELINE": flag} if flag else {}))
+        with qwenmtp.load(DEMO, settings) as model:
+            for temperature, mode in itertools.product((0.6, 1.0), ("ar", "mtp")):
+                ids, state = answer(model, temperature, mode=mode)
+                want_ids, want_state = first.setdefault((temperature, mode), (ids, state))
+                assert ids == want_ids
+                assert state.first_difference(want_state) is None
+            assert model._engine.core.ple_stats[0]["residency"] == residency
+
+
+def test_only_the_first_chunk_waits_for_its_rows():
+    """Every later chunk, every primary and every draft was requested before the forward that reads its rows."""
+    files = open_model_files(DEMO)
+    ngram, _ = _core.ngram_tables(files.geometry, files.layout, files.files, files.tensors, files.quant)[0]
+    with load(ple_hot_bytes=0, prefill_chunk=64) as model:
+        prompt = model.tokenizer.encode(PROMPT * 8)
+        answer(model, tokens=30, prompt=prompt)
+        stats = model._engine.core.ple_stats[0]
+    start = np.full(2, files.geometry["eos"])
+    first = np.unique(_core.ngram_rows(ngram, np.array(prompt[:64], np.int32), start))
+    assert len(prompt) > 2 * 50
+    assert stats["rows_cold"] == len(first)
+    assert stats["rows_ahead"] > len(first)
+    assert stats["failures"] == stats["requests_refused"] == 0
+
+
+@pytest.fixture
+def copy(tmp_path):
+    return Path(shutil.copytree(DEMO, tmp_path / "demo"))
+
+
+def test_a_table_truncated_during_decode_is_typed_and_the_next_turn_is_whole(plain, copy):
+    path = copy / "ngram-table.safetensors"
+    whole = path.read_bytes()
+    with load(copy, ple_hot_bytes=0) as model:
+        session = model.session()
+        greedy = SamplingParams(temperature=0.0)
+        for _ in session.generate(PROMPT, greedy, max_tokens=8, ignore_stop=True):
+            pass
+        held = session.ids
+        rounds = session.generate(held, greedy, max_tokens=40, ignore_stop=True)
+        next(rounds)
+        os.truncate(path, 5000)
+        with pytest.raises(PleReadError):
+            list(rounds)
+        assert session.ids == held
+        path.write_bytes(whole)
+        again = [i for r in session.generate(held, greedy, max_tokens=20, ignore_stop=True) for i in r.ids]
+        fresh, state = answer(plain, tokens=28)
+        assert fresh == [*held[-8:], *again]
+        assert session._state.first_difference(state) is None
+
+
+def test_a_row_file_in_the_folder_is_used_and_gives_the_same(plain, copy):
+    table.interleave(copy)
+    with load(copy) as model:
+        ids, state = answer(model)
+        want_ids, want_state = answer(plain)
+        assert ids == want_ids
+        assert state.first_difference(want_state) is None
+        stats, other = model._engine.core.ple_stats[0], plain._engine.core.ple_stats[0]
+        assert stats["rows_cold"] > 0
+        assert other["failures"] == stats["failures"] == 0
+
+
+def test_a_flipped_byte_of_a_row_file_stops_the_answer(copy):
+    report = table.interleave(copy)
+    with Path(report.path).open("r+b") as f:
+        for block in range(1, report.n_bytes // 4096):
+            f.seek(4096 * block + 4095)  # every checksum, so that no record changes
+            byte = f.read(1)[0]
+            f.seek(-1, os.SEEK_CUR)
+            f.write(bytes([byte ^ 1]))
+    with pytest.raises((PleReadError, ModelFormatError), match="checksum"), load(copy) as model:
+        answer(model)
