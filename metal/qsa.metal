@@ -304,9 +304,9 @@ METAL_FUNC void qsa_top_blocks(
 }
 
 // What one query row sees: token j of n_visible, in ascending order.
-template <int K, int RATIO>
+template <int K, int RATIO, typename I>
 struct QsaVisible {
-  const device int* chosen;
+  I chosen;
   int n_blocks;
   int n_visible;
 
@@ -425,12 +425,12 @@ METAL_FUNC void qsa_gated(thread const QsaSum<PER>& s, const device T* gate, dev
 //@group    32, HQ/HKV, 1
 //@call     qsa_attend<T, HQ, HKV, D, K, RATIO, SPLITS>(q, k, v, chosen, position[0], capacity[0], acc, stat,
 //@call         thread_position_in_grid.z, simdgroup_index_in_threadgroup, thread_index_in_simdgroup);
-template <typename T, int HQ, int HKV, int D, int K, int RATIO, int SPLITS>
+template <typename T, int HQ, int HKV, int D, int K, int RATIO, int SPLITS, typename I>
 METAL_FUNC void qsa_attend(
     const device T* q,
     const device T* k,
     const device T* v,
-    const device int* chosen,
+    I chosen,
     int position,
     int capacity,
     device float* acc,
@@ -445,7 +445,7 @@ METAL_FUNC void qsa_attend(
   const int head = i_row * HQ + i_kv * (HQ / HKV) + i_group;
   const int n_blocks = (position + i_row + 1) / RATIO;
   const int tail = position + i_row + 1 - n_blocks * RATIO;
-  const QsaVisible<K, RATIO> visible = {
+  const QsaVisible<K, RATIO, I> visible = {
       chosen + i_row * K, n_blocks, metal::min(n_blocks, K) * RATIO + tail};
   const long rows = static_cast<long>(i_kv) * capacity * D;
   QsaSum<per> s;
@@ -527,12 +527,12 @@ METAL_FUNC void qsa_combine(
 //@group    32, HQ/HKV, 1
 //@call     qsa_attend_rows<T, HQ, HKV, D, K, RATIO>(q, k, v, chosen, qg, position[0], capacity[0], out,
 //@call         thread_position_in_grid.z, simdgroup_index_in_threadgroup, thread_index_in_simdgroup);
-template <typename T, int HQ, int HKV, int D, int K, int RATIO>
+template <typename T, int HQ, int HKV, int D, int K, int RATIO, typename I>
 METAL_FUNC void qsa_attend_rows(
     const device T* q,
     const device T* k,
     const device T* v,
-    const device int* chosen,
+    I chosen,
     const device T* qg,
     int position,
     int capacity,
@@ -546,7 +546,7 @@ METAL_FUNC void qsa_attend_rows(
   const int head = i_row * HQ + i_kv * (HQ / HKV) + i_group;
   const int n_blocks = (position + i_row + 1) / RATIO;
   const int tail = position + i_row + 1 - n_blocks * RATIO;
-  const QsaVisible<K, RATIO> visible = {
+  const QsaVisible<K, RATIO, I> visible = {
       chosen + i_row * K, n_blocks, metal::min(n_blocks, K) * RATIO + tail};
   const long rows = static_cast<long>(i_kv) * capacity * D;
   QsaSum<per> s;

@@ -225,6 +225,7 @@ CASES = [
     attend_case("demo", "bfloat16", 2, 299),
     attend_case("ragged", "float32", 3, 37),
     attend_case("ragged", "float32", 2, 3),
+    attend_case("ragged", "float32", 1, 37),
     attend_case("released", "bfloat16", 1, 2100),
     combine_case("demo", "bfloat16", 2, 5),
     combine_case("ragged", "float32", 3, 1),
@@ -232,4 +233,5 @@ CASES = [
     rows_case("demo", "bfloat16", 2, 299),
     rows_case("ragged", "float32", 5, 37),
     rows_case("ragged", "float32", 3, 0),
+    rows_case("ragged", "float32", 1, 37),
 ]
