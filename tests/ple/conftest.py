@@ -33,7 +33,9 @@ def bits16(a: mx.array) -> np.ndarray:
 def affine_planes(rows, dim, bits, group_size, rng):
     """Random codes with plausible scales and biases, and their values by mx.dequantize."""
     weight = rng.integers(0, 2**32, (rows, dim * bits // 32), dtype=np.uint32)
-    scales = mx.array(rng.normal(size=(rows, dim // group_size)).astype(np.float32)).astype(mx.bfloat16)
+    scales = bits16(mx.array(rng.normal(size=(rows, dim // group_size)).astype(np.float32)).astype(mx.bfloat16))
+    scales[:2, 0] = [0x7FFF, 0x7F80][:rows]  # a NaN whose rounding would carry into the sign, and infinity
+    scales = mx.array(scales).view(mx.bfloat16)
     biases = mx.array(rng.normal(size=(rows, dim // group_size)).astype(np.float32) * 4).astype(mx.bfloat16)
     kind = {"group_size": group_size, "bits": bits}
     with mx.stream(mx.cpu):

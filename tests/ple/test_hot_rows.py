@@ -61,11 +61,9 @@ def test_a_row_in_use_survives_a_scan_and_an_idle_one_does_not():
 
 def test_inserting_a_row_twice_keeps_one_copy():
     rows = _qwenmtp_testing.HotRows(SET_BYTES)
-    for _ in range(9):
-        rows.insert(1, 10)
-    for row in range(2, 9):
+    for row in (1, 2, 3, 4, 5, 6, 7, 7, 8):
         rows.insert(row, row)
-    assert [rows.find(row) for row in range(1, 9)] == [10, *range(2, 9)]
+    assert [rows.find(row) for row in range(1, 9)] == list(range(1, 9))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 256, 257, 1000, 65536])

@@ -73,6 +73,13 @@ def test_a_file_that_ends_early_is_refused_at_open(make_table):
         _core.PleTable.open(table.spec)
 
 
+def test_an_array_that_begins_behind_the_file_is_refused(make_table):
+    table = make_table()
+    plane = _core.PlePlane(str(table.paths[0]), table.paths[0].stat().st_size + 1)
+    with pytest.raises(ModelFormatError, match="from byte"):
+        _core.PleTable.open(_core.PleTableSpec(table.format, [_core.PleShard(1, [plane] * 3)]))
+
+
 def test_a_missing_file_is_refused_at_open(make_table):
     table = make_table()
     table.paths[0].unlink()
