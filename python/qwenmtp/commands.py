@@ -24,6 +24,7 @@ from qwenmtp.sampling import SamplingParams
 from qwenmtp.sessions import Session
 from qwenmtp.settings import Settings
 from qwenmtp.terminal import ProgressLine, human_bytes, table
+from qwenmtp.verify import Check, verify
 from qwenmtp.weights import open_model_files
 
 DEMO = "models/demo"
@@ -232,6 +233,28 @@ def _settings(args: argparse.Namespace) -> int:
     return 0
 
 
+def _verify_arguments(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--model", default=DEMO, metavar="M", help="model folder (default: %(default)s)")
+    p.add_argument("--dtype", choices=("float32", "bfloat16"), help="compute type (default: by device)")
+
+
+def _verify(args: argparse.Namespace) -> int:
+    def show(check: Check) -> None:
+        if not args.json:
+            verdict = "ok  " if check.passed else "FAIL"
+            print(f"{verdict}  {check.name}  [{check.cases}]  {check.detail}".rstrip(), flush=True)
+
+    model, _ = _opened(args.model, dtype=args.dtype)
+    with model:
+        report = verify(model, show)
+    if args.json:
+        print(json.dumps(report.to_json()))
+    else:
+        failed = [c.name for c in report.checks if not c.passed]
+        print(f"{'all checks passed' if report.passed else 'FAILED: ' + failed[0]} in {report.seconds:.1f} s")
+    return 0 if report.passed else 1
+
+
 COMMANDS = (
     Command(
         "generate",
@@ -264,6 +287,13 @@ COMMANDS = (
         ("qwenmtp settings", "QWENMTP_PLE_THREADS=4 qwenmtp settings --json"),
         _settings_arguments,
         _settings,
+    ),
+    Command(
+        "verify",
+        "Check on this machine that drafting changes no answer, no law and no state.",
+        ("qwenmtp verify --model models/demo", "qwenmtp verify --model models/demo --json"),
+        _verify_arguments,
+        _verify,
     ),
     Command(
         "checkpoint",

@@ -66,18 +66,20 @@ class Model:
             "geometry": engine.files.geometry,
         }
 
-    def session(self, id: str | None = None, mode: Mode = "mtp", depth: Depth = 3) -> Session:
+    def session(self, id: str | None = None, mode: Mode = "mtp", depth: Depth = 3, **overrides: Any) -> Session:
         """A new, empty timeline.
 
         Args:
             id: Its name.
             mode: `mtp` to draft and verify, `ar` for one token a forward.
             depth: Drafts a round: 1..5, or "auto" to choose by measured cost and acceptance.
+            **overrides: Settings of this session alone, such as `context_copy=False`.
 
         Raises:
             InvalidRequest: An argument is out of range, or `mtp` on a model without a head.
+            ConfigError: An override has an unknown name or a value that is not accepted.
         """
-        return Session(self._engine, id, mode, depth)
+        return Session(self._engine, id, mode, depth, self.settings.override(**overrides) if overrides else None)
 
     def close(self) -> None:
         """Free the weights; sessions of this model are unusable from then on."""

@@ -13,6 +13,7 @@ from qwenmtp import _core
 from qwenmtp.engine import Engine
 from qwenmtp.errors import InvalidRequest, SessionBusy
 from qwenmtp.sampling import ResolvedSampling, SamplingParams
+from qwenmtp.settings import Settings
 from qwenmtp.tokenizer import StopStrings, StreamDecoder
 
 Mode = Literal["mtp", "ar"]
@@ -117,7 +118,14 @@ class Session:
         last_turn: The newest finished answer.
     """
 
-    def __init__(self, engine: Engine, id: str | None = None, mode: Mode = "mtp", depth: Depth = 3):
+    def __init__(
+        self,
+        engine: Engine,
+        id: str | None = None,
+        mode: Mode = "mtp",
+        depth: Depth = 3,
+        settings: Settings | None = None,
+    ):
         if mode not in ("mtp", "ar"):
             raise InvalidRequest(f"[session] mode {mode!r}, expected 'mtp' or 'ar'", details={"field": "mode"})
         if depth != "auto" and (isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 5):
@@ -127,6 +135,7 @@ class Session:
         self.id, self.mode, self.depth = id, mode, depth
         self.last_turn: Turn | None = None
         self._engine = engine
+        self._settings = settings or engine.settings
         self._state: Any = self._fresh()
         self._busy = threading.Lock()
         self._decoder: Any = None
@@ -224,7 +233,7 @@ class Session:
     def fork(self, id: str | None = None) -> Session:
         """A second timeline from here; both go on independently."""
         with self._held():
-            other = Session(self._engine, id, self.mode, self.depth)
+            other = Session(self._engine, id, self.mode, self.depth, self._settings)
             other._state = self._engine.run(self._state.fork)
             return other
 
@@ -237,6 +246,13 @@ class Session:
             "depth": self.depth,
         }
 
+    def first_difference(self, other: Session) -> str | None:
+        """Where the live states of two sessions part first: tensor, index and values; None when all bits are equal."""
+        with self._held(), other._held():
+            a, b = self._state, other._state
+            found: str | None = self._engine.run(lambda: a.first_difference(b))
+            return found
+
     def _fresh(self) -> Any:
         engine, speculate = self._engine, self.mode == "mtp"
         return engine.run(lambda: _core.State(engine.core, speculate))
@@ -247,7 +263,7 @@ class Session:
     def _options(
         self, s: ResolvedSampling, max_tokens: int, ignore_stop: bool, logprobs: int | None, deadline: float | None
     ) -> dict[str, Any]:
-        settings = self._engine.settings
+        settings = self._settings
         return {
             "target": (s.temperature, s.top_p, s.top_k, s.presence_penalty, s.frequency_penalty),
             "draft": (s.draft_temperature, s.draft_top_p, s.draft_top_k, 0.0, 0.0),
