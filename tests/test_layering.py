@@ -48,7 +48,7 @@ PYTHON_RANK = {
             {"terminal"},
             {"verify", "bench"},
             {"server"},
-            {"checkpoint_command", "cli", "commands", "__main__"},
+            {"checkpoint_command", "memory_commands", "cli", "commands", "__main__"},
         )
     )
     for name in names

@@ -214,15 +214,8 @@ Quant Weights::quant(const std::string& module, int columns) const {
 }
 
 Linear Weights::linear(const std::string& module, const mx::Shape& shape) {
-  bool has_scales = has(module + ".scales");
-  bool has_biases = has(module + ".biases");
-  if (has_scales != has_biases) {
-    fail(
-        module + (has_scales ? ".biases" : ".scales"),
-        "missing, but the other half of the affine pair is there");
-  }
   const auto& weight = ref(module + ".weight");
-  if (!has_scales) {
+  if (!has(module + ".scales")) {
     if (weight.dtype == "U32") {
       fail(module + ".scales", "missing for packed codes");
     }

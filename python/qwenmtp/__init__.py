@@ -23,6 +23,7 @@ from qwenmtp.errors import (  # noqa: E402 - nothing may load the core before th
     VersionMismatch,
 )
 from qwenmtp.model import Model, load  # noqa: E402
+from qwenmtp.plan import MemoryPlan  # noqa: E402
 from qwenmtp.sampling import SamplingParams  # noqa: E402
 from qwenmtp.sessions import Round, Session, Turn  # noqa: E402
 from qwenmtp.settings import Settings  # noqa: E402
@@ -38,6 +39,7 @@ __all__ = [
     "InsufficientMemory",
     "InvalidRequest",
     "IoError",
+    "MemoryPlan",
     "Model",
     "ModelFormatError",
     "NonFiniteLogits",

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from qwenmtp import checkpoint_command
+from qwenmtp import checkpoint_command, memory_commands
 from qwenmtp.bench import command as bench_command
 from qwenmtp.convert import command as convert_command
 from qwenmtp.errors import InvalidRequest, IoError
@@ -273,6 +273,23 @@ COMMANDS = (
         ("qwenmtp info models/demo",),
         _info_arguments,
         _info,
+    ),
+    Command(
+        "plan",
+        "Memory that a session of so many tokens needs, by part.",
+        (
+            "qwenmtp plan models/demo --context 32768",
+            "qwenmtp plan M --context 131072 --residency auto --memory 128GiB",
+        ),
+        memory_commands.plan_arguments,
+        memory_commands.run_plan,
+    ),
+    Command(
+        "table",
+        "The n-gram table as a row file: one read a row instead of three.",
+        ("qwenmtp table interleave models/demo --file /tmp/rows", "qwenmtp table verify models/demo --file /tmp/rows"),
+        memory_commands.table_arguments,
+        memory_commands.run_table,
     ),
     Command(
         "convert",

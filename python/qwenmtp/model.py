@@ -9,6 +9,7 @@ from typing import Any
 
 from qwenmtp.chat import ChatTemplate
 from qwenmtp.engine import Engine
+from qwenmtp.plan import MemoryPlan, memory_plan
 from qwenmtp.sessions import Depth, Mode, Session
 from qwenmtp.settings import Settings
 from qwenmtp.tokenizer import Tokenizer
@@ -65,6 +66,28 @@ class Model:
             "file_bytes": engine.files.n_bytes,
             "geometry": engine.files.geometry,
         }
+
+    def plan(self, context: int | None = None) -> MemoryPlan:
+        """Memory that one session needs, by part, against this machine's budget.
+
+        Args:
+            context: Tokens of the session, prompt and answer; None is the model's whole context.
+
+        Raises:
+            InvalidRequest: The context is out of range.
+        """
+        s = self.settings
+        return memory_plan(
+            self._engine.files,
+            context=self._engine.context if context is None else context,
+            dtype=self._engine.dtype,
+            residency=s.ple.residency,
+            budget=s.memory.budget,
+            speculate=self.has_mtp,
+            hot_bytes=s.ple.hot_bytes,
+            chunk=s.prefill.chunk,
+            boundaries=s.session.boundaries,
+        )
 
     def session(self, id: str | None = None, mode: Mode = "mtp", depth: Depth = 3, **overrides: Any) -> Session:
         """A new, empty timeline.

@@ -191,6 +191,7 @@ def test_mode_that_is_not_affine_is_refused(checkpoint: Copy) -> None:
         ({"rope_parameters": {"rope_type": "llama3"}}, "rope_type is 'llama3'"),
         ({"rope_parameters": {"partial_rotary_factor": 9.0}}, "rotary dimension"),
         ({"head_dim": 0}, "head_dim is 0"),
+        ({"make_ngram_vocab_size_divisible_by": 4096}, "rows, expected 4096"),
     ],
     ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
 )

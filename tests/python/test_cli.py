@@ -148,6 +148,32 @@ def test_info_lists_every_class_and_adds_up(capsys: pytest.CaptureFixture[str]) 
     assert "8 layers (2 attention)" in text
 
 
+def test_plan_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "plan", DEMO, "--context", "32768", "--json")
+    plan = json.loads(out)
+    assert code == 0
+    assert plan["total"] == sum(plan[p] for p in ("weights", "table", "hot_rows", "kv", "recurrent", "boundaries"))
+    code, out, _ = run(capsys, "plan", DEMO, "--context", "32768", "--memory", "10MiB")
+    assert code == 4
+    assert "does not fit" in out
+
+
+def test_plan_of_an_open_model_equals_the_command_s(demo: qwenmtp.Model, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, "plan", DEMO, "--context", "4096", "--dtype", "float32", "--json")[1]
+    assert demo.plan(4096).to_json() == json.loads(out)
+
+
+def test_table_interleaves_and_verifies(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = str(tmp_path / "rows")
+    assert run(capsys, "table", "interleave", DEMO, "--file", file)[0] == 0
+    assert run(capsys, "table", "verify", DEMO, "--file", file)[0] == 0
+    raw = bytearray(Path(file).read_bytes())
+    raw[-50] ^= 1
+    Path(file).write_bytes(raw)
+    code, _, err = run(capsys, "table", "verify", DEMO, "--file", file)
+    assert code != 0, err
+
+
 def test_settings_show_where_a_value_came_from(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
