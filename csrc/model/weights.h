@@ -55,8 +55,9 @@ struct Linear {
 class Weights {
  public:
   /** `quant` maps module paths of the pack to their widths, with the pack-wide
-   *  width under ""; `bytes_read` grows while tensors are read. Throws ModelFormatError for a tensor that does not lie
-   *  inside its file or whose bytes do not match its dtype and shape. */
+   *  width under ""; `bytes_read` grows while tensors are read. Throws
+   * ModelFormatError for a tensor that does not lie inside its file or whose
+   * bytes do not match its dtype and shape. */
   Weights(
       Layout layout,
       std::vector<std::string> files,

@@ -169,13 +169,17 @@ def _wide(g: dict[str, Any]) -> int:
 
 
 def _weight_bytes(files: ModelFiles, item: int) -> int:
-    """Float tensors take the compute type; codes stay packed; the integer buffers and the vision tower are not kept."""
+    """Matrices stay as stored where the compute type is as wide, vectors take the compute type; codes stay packed; the
+    integer buffers and the vision tower are not kept."""
     total = 0
     for name, dtype, shape, *_ in files.tensors:
         if _is_table(name) or dtype == "I64" or "visual." in name or name.startswith("vision_tower."):
             continue
-        floating = dtype in ("BF16", "F16", "F32")
-        total += math.prod(shape) * item if floating else _bytes(dtype, shape)
+        vector = len(shape) == 1 or "conv" in name
+        if dtype in ("BF16", "F16", "F32"):
+            total += math.prod(shape) * item if vector else min(math.prod(shape) * item, _bytes(dtype, shape))
+        else:
+            total += _bytes(dtype, shape)
     return total
 
 
