@@ -74,7 +74,7 @@ def test_residency_obsolete_flag_and_evaluation_select_nothing_else():
     first: dict[tuple[float, str], Any] = {}
     for residency, flag, eager in itertools.product(("ssd", "resident"), (None, "1"), ("0", "1")):
         env = {"QWENMTP_PLE_RESIDENCY": residency, "QWENMTP_ASYNC_EVAL": eager, "QWENMTP_DTYPE": "float32"}
-        settings = Settings.from_env(env | ({"MTPLX_AR_PIPELINE": flag} if flag else {}))
+        settings = Settings.resolve(env | ({"MTPLX_AR_PIPELINE": flag} if flag else {}))
         with qwenmtp.load(DEMO, settings) as model:
             for temperature, mode in itertools.product((0.6, 1.0), ("ar", "mtp")):
                 ids, state = answer(model, temperature, mode=mode)
