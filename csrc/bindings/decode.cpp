@@ -4,6 +4,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "base/error.h"
@@ -42,6 +43,27 @@ mlx::core::array to_rows(const Rows& rows) {
       shape,
       mlx::core::uint16);
   return mlx::core::view(bits, mlx::core::bfloat16);
+}
+
+using TensorRow =
+    std::tuple<std::string, std::string, std::vector<int>, nb::bytes>;
+
+/** Copies: logical rows, row after row. */
+std::vector<TensorRow> named_tensors(const ModelState& s) {
+  std::vector<TensorRow> out;
+  for (const auto& [name, value] : state::tensors(s)) {
+    const auto flat = mlx::core::contiguous(value);
+    unlocked([&] { mlx::core::eval(flat); });
+    const auto dtype = flat.dtype();
+    out.emplace_back(
+        name,
+        dtype == mlx::core::float32    ? "float32"
+        : dtype == mlx::core::bfloat16 ? "bfloat16"
+                                       : "int64",
+        std::vector<int>(flat.shape().begin(), flat.shape().end()),
+        nb::bytes(flat.data<char>(), flat.nbytes()));
+  }
+  return out;
 }
 
 class NullDecoder {
@@ -105,7 +127,12 @@ void register_decode(nb::module_& m) {
             return unlocked([&] { return state::first_difference(a, b); });
           },
           nb::arg("other"),
-          "The first differing value, or None when all bits are equal.");
+          "The first differing value, or None when all bits are equal.")
+      .def(
+          "tensors",
+          &named_tensors,
+          "(name, dtype, shape, bytes) of every tensor, in the order of a "
+          "checkpoint.");
 
   nb::class_<StateDecoder> decoder(
       m,

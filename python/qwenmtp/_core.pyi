@@ -166,6 +166,11 @@ class State:
     def first_difference(self, other: State) -> str | None:
         """The first differing value, or None when all bits are equal."""
 
+    def tensors(self) -> list[tuple[str, str, list[int], bytes]]:
+        """
+        (name, dtype, shape, bytes) of every tensor, in the order of a checkpoint.
+        """
+
 class Decoder:
     """One request: pull prefill, then steps, then finish."""
 

@@ -14,6 +14,7 @@ from qwenmtp.engine import Engine
 from qwenmtp.errors import InvalidRequest, SessionBusy
 from qwenmtp.sampling import ResolvedSampling, SamplingParams
 from qwenmtp.settings import Settings
+from qwenmtp.tensors import Tensor, as_tensors
 from qwenmtp.tokenizer import StopStrings, StreamDecoder
 
 Mode = Literal["mtp", "ar"]
@@ -252,6 +253,16 @@ class Session:
             a, b = self._state, other._state
             found: str | None = self._engine.run(lambda: a.first_difference(b))
             return found
+
+    def export(self) -> dict[str, Tensor]:
+        """A copy of every tensor of the live state, in the order of a checkpoint.
+
+        Returns:
+            The trunk's layers (`trunk.0.gdn_ssm`), the draft head's history (`mtp.keys`), the rows of the last token
+            (`final.logits`, `final.hidden`).
+        """
+        with self._held():
+            return as_tensors(self._engine.run(self._state.tensors))
 
     def _fresh(self) -> Any:
         engine, speculate = self._engine, self.mode == "mtp"

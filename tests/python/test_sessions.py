@@ -1,5 +1,6 @@
 """Sessions on the demo pack: exact streams, warm turns, and every way an answer can end early."""
 
+import hashlib
 import json
 import threading
 from pathlib import Path
@@ -249,3 +250,30 @@ def answer_ids(session: Session) -> tuple[int, ...]:
         pass
     assert session.last_turn is not None
     return session.last_turn.ids
+
+
+def test_a_state_exports_every_tensor_with_its_hash(demo: Model) -> None:
+    session = demo.session()
+    answer(session, [699, 579, 207], max_tokens=5, ignore_stop=True)
+    tensors = session.export()
+    assert tensors["mtp.keys"].array.shape[1] == session.state()["history"] == 7
+    assert tensors["trunk.3.keys"].array.shape[1] == 8
+    assert tensors["trunk.1.ple_ids"].array.tolist() == session.ids[-2:]
+    assert {t.dtype for t in tensors.values()} == {"float32", "int64"}
+    for tensor in tensors.values():
+        assert tensor.sha256 == hashlib.sha256(tensor.array.tobytes()).hexdigest()
+    best = int(tensors["final.logits"].array.argmax())
+    assert answer(session, session.ids, max_tokens=1, ignore_stop=True).ids == (best,)
+
+
+def test_bfloat16_tensors_hold_the_same_values(demo: Model) -> None:
+    with qwenmtp.load(demo.path, dtype="bfloat16") as model:
+        session = model.session(mode="ar")
+        answer(session, [699, 579, 207], max_tokens=1, ignore_stop=True)
+        logits = session.export()["final.logits"]
+    assert logits.dtype == "bfloat16"
+    assert logits.array.dtype.name == "bfloat16"
+    assert (
+        int(logits.array.astype("float32").argmax())
+        == answer(demo.session(mode="ar"), [699, 579, 207], max_tokens=2, ignore_stop=True).ids[-1]
+    )
