@@ -11,6 +11,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "bindings/ple_values.h"
 
 namespace nb = nanobind;
 
@@ -221,6 +222,8 @@ nb::dict to_dict(const decode::Statistics& s) {
   out["repetition_stop_repeats"] = s.repetition.repeats;
   out["repetition_stop_trimmed_tokens"] = s.repetition.trimmed_tokens;
   out["repetition_stop_raw_tokens"] = s.repetition.raw_tokens;
+  out["lane"] = s.lane;
+  out["ple"] = to_dict(s.rows);
   nb::dict seconds;
   seconds["prefill"] = s.seconds.prefill;
   seconds["prefill_history"] = s.seconds.prefill_history;

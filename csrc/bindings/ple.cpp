@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
+#include "bindings/ple_values.h"
 #include "ple/open.h"
 #include "ple/resident.h"
 #include "ple/row_file.h"
@@ -55,35 +56,11 @@ nb::object filled_values(
   return filled<uint16_t>(n, columns, [&](uint16_t* p) { fill(p); });
 }
 
-nb::dict to_dict(const ple::SpanStats& span) {
-  nb::dict d;
-  d["calls"] = span.calls;
-  d["tokens"] = span.tokens;
-  d["stage_ns"] = span.stage_ns;
-  d["stall_ns"] = span.stall_ns;
-  d["max_stall_ns"] = span.max_stall_ns;
-  return d;
-}
-
 } // namespace
 
 nb::dict stager_stats(const ple::Stager& stager) {
-  const ple::StagerStats stats = stager.stats();
-  nb::dict d;
+  nb::dict d = to_dict(stager.stats());
   d["residency"] = stager.resident() ? "resident" : "ssd";
-  d["rows_requested"] = stats.rows_requested;
-  d["rows_distinct"] = stats.rows_distinct;
-  d["rows_hot"] = stats.rows_hot;
-  d["rows_ahead"] = stats.rows_ahead;
-  d["rows_cold"] = stats.rows_cold;
-  d["read_calls"] = stats.read_calls;
-  d["read_bytes"] = stats.read_bytes;
-  d["requests"] = stats.requests;
-  d["requests_refused"] = stats.requests_refused;
-  d["rows_dropped"] = stats.rows_dropped;
-  d["failures"] = stats.failures;
-  d["windows"] = to_dict(stats.windows);
-  d["chunks"] = to_dict(stats.chunks);
   return d;
 }
 

@@ -22,6 +22,30 @@ Options checked(Options options) {
   return options;
 }
 
+const char* lane_name(const Options& options) {
+  if (!options.speculate) {
+    return "ar";
+  }
+  return options.lane == Lane::capture_commit ? "capture_commit" : "reforward";
+}
+
+/** Charges the n-gram rows of a scope to the request. */
+class RowMeter {
+ public:
+  explicit RowMeter(Turn& turn)
+      : turn_(turn), before_(turn.network.row_stats()) {
+  }
+  ~RowMeter() {
+    turn_.statistics.rows += turn_.network.row_stats() - before_;
+  }
+  RowMeter(const RowMeter&) = delete;
+  RowMeter& operator=(const RowMeter&) = delete;
+
+ private:
+  Turn& turn_;
+  ple::StagerStats before_;
+};
+
 std::variant<ArLoop, MtpLoop> make_loop(Turn& turn) {
   if (turn.options.speculate) {
     return MtpLoop(turn);
@@ -47,6 +71,7 @@ Decoder::Decoder(
           turn_.options.speculate),
       before_(network.snapshot()),
       loop_(make_loop(turn_)) {
+  turn_.statistics.lane = lane_name(turn_.options);
   turn_.statistics.prompt_tokens = static_cast<int64_t>(turn_.prompt.size());
   turn_.statistics.cached_tokens = network.trunk_len();
   if (prefill_.done()) {
@@ -56,6 +81,7 @@ Decoder::Decoder(
 
 template <typename Work>
 void Decoder::guarded(Work work) {
+  const RowMeter meter(turn_);
   try {
     work();
   } catch (const Interrupted& interrupted) {
@@ -192,6 +218,7 @@ void Decoder::refuse_if_cancelled() {
 
 Final Decoder::finish() {
   Turn& t = turn_;
+  const RowMeter meter(t);
   if (!done_ || !before_ || finished_) {
     throw InternalError(
         "[decoder.finish] request running, abandoned or finished, expected one "

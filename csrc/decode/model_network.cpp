@@ -74,6 +74,14 @@ void ModelNetwork::reset_history() {
   state_.mtp->base = base;
 }
 
+ple::StagerStats ModelNetwork::row_stats() const {
+  ple::StagerStats sum;
+  for (const auto* stager : model_.trunk().stagers()) {
+    sum += stager->stats();
+  }
+  return sum;
+}
+
 std::vector<mx::array> ModelNetwork::leaves() const {
   auto out = state::arrays(state_.trunk);
   if (state_.mtp) {

@@ -37,6 +37,7 @@ class ModelNetwork : public Network {
       override;
   void truncate_history(int len) override;
   void reset_history() override;
+  ple::StagerStats row_stats() const override;
   std::vector<mx::array> leaves() const override;
 
  private:

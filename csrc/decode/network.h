@@ -67,6 +67,11 @@ class Network {
   /** Empties the history in mid-stream; positions go on from the trunk's. */
   virtual void reset_history() = 0;
 
+  /** Counters of the n-gram rows read so far, by whatever request. */
+  virtual ple::StagerStats row_stats() const {
+    return {};
+  }
+
   /** Arrays of the state that may still be unevaluated. */
   virtual std::vector<mx::array> leaves() const = 0;
 };

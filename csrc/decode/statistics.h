@@ -6,6 +6,7 @@
 #include <string>
 
 #include "decode/options.h"
+#include "ple/stager.h"
 
 namespace qwenmtp::decode {
 
@@ -49,6 +50,8 @@ struct Times {
 };
 
 struct Statistics {
+  /** How rounds run: ar, capture_commit or reforward. */
+  std::string lane;
   int64_t rounds = 0;
   int64_t drafted_tokens = 0;
   int64_t accepted_drafts = 0;
@@ -73,6 +76,8 @@ struct Statistics {
   int64_t cached_tokens = 0;
   CopyStatistics copy;
   RepetitionStatistics repetition;
+  /** N-gram rows, of this request's calls alone. */
+  ple::StagerStats rows;
   Times seconds;
 };
 

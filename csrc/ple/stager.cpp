@@ -1,7 +1,11 @@
 #include "ple/stager.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
 #include <chrono>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -53,7 +57,25 @@ void for_blocks(
   }
 }
 
+using Words = std::array<uint64_t, sizeof(StagerStats) / sizeof(uint64_t)>;
+
+template <typename Op>
+StagerStats by_word(const StagerStats& a, const StagerStats& b, Op op) {
+  auto words = std::bit_cast<Words>(a);
+  const auto other = std::bit_cast<Words>(b);
+  std::ranges::transform(words, other, words.begin(), op);
+  return std::bit_cast<StagerStats>(words);
+}
+
 } // namespace
+
+StagerStats& StagerStats::operator+=(const StagerStats& other) {
+  return *this = by_word(*this, other, std::plus{});
+}
+
+StagerStats StagerStats::operator-(const StagerStats& other) const {
+  return by_word(*this, other, std::minus{});
+}
 
 /** Rows on their way into memory. */
 struct Stager::Reads {
@@ -75,6 +97,8 @@ struct Stager::Reads {
   const size_t record_bytes;
   const size_t slice_rows;
   const std::unique_ptr<std::byte[]> records; // [rows], valid once job is done
+  std::atomic<uint64_t> read_calls{0};
+  std::atomic<uint64_t> read_bytes{0};
   size_t n_used = 0;
   int age = 0;
   Job job;
@@ -91,11 +115,8 @@ struct Stager::Fetched {
     owners.push_back(std::move(reads));
   }
 
-  /** Waits for `reads` of exactly the rows `which`. */
+  /** `reads` are done and of exactly the rows `which`. */
   void take(std::shared_ptr<Reads> reads, std::span<const size_t> which) {
-    if (!reads->job.finish()) {
-      std::rethrow_exception(reads->job.error());
-    }
     for (size_t i = 0; i < which.size(); ++i) {
       records[which[i]] = reads->record(i);
     }
@@ -220,7 +241,7 @@ Stager::Fetched Stager::fetch(std::span<const int64_t> rows, SpanStats& span) {
       continue;
     }
     Reads& reads = *ahead_[k];
-    if (reads.job.finish()) {
+    if (finish(reads)) {
       reads.n_used += ahead[k].size();
       stats_.rows_ahead += ahead[k].size();
       fetched.own(ahead_[k], ahead[k]);
@@ -231,11 +252,14 @@ Stager::Fetched Stager::fetch(std::span<const int64_t> rows, SpanStats& span) {
   }
   std::sort(again.begin(), again.end());
   const auto again_reads = start(rows, again);
-  fetched.take(cold_reads, cold);
-  fetched.take(again_reads, again);
-  const uint64_t stall = ns_since(begin);
-  span.stall_ns += stall;
-  span.max_stall_ns = std::max(span.max_stall_ns, stall);
+  for (const auto& [reads, which] :
+       {std::pair(cold_reads, &cold), std::pair(again_reads, &again)}) {
+    if (!finish(*reads)) {
+      std::rethrow_exception(reads->job.error());
+    }
+    fetched.take(reads, *which);
+  }
+  span.stall_ns += ns_since(begin);
   stats_.rows_distinct += rows.size();
   stats_.rows_cold += cold.size() + again.size();
   stats_.rows_hot += rows.size() - fetched.fresh.size();
@@ -257,13 +281,26 @@ std::shared_ptr<Stager::Reads> Stager::start(
   return reads;
 }
 
-void Stager::read_slice(const Reads& reads, size_t slice) {
+void Stager::read_slice(Reads& reads, size_t slice) {
   const size_t first = slice * reads.slice_rows;
   const size_t n = std::min(reads.slice_rows, reads.rows.size() - first);
   ReadCost cost;
   table_.read({&reads.rows[first], n}, reads.record(first), cost);
-  read_calls_.fetch_add(cost.calls, std::memory_order_relaxed);
-  read_bytes_.fetch_add(cost.bytes, std::memory_order_relaxed);
+  reads.read_calls.fetch_add(cost.calls, std::memory_order_relaxed);
+  reads.read_bytes.fetch_add(cost.bytes, std::memory_order_relaxed);
+}
+
+/** Waits; false if a read failed. */
+bool Stager::finish(Reads& reads) {
+  const bool whole = reads.job.finish();
+  charge(reads);
+  return whole;
+}
+
+/** Moves what the reads have cost so far into the totals. */
+void Stager::charge(Reads& reads) {
+  stats_.read_calls += reads.read_calls.exchange(0);
+  stats_.read_bytes += reads.read_bytes.exchange(0);
 }
 
 template <typename RecordOf>
@@ -339,6 +376,7 @@ void Stager::retire() {
       return false;
     }
     reads->job.cancel();
+    charge(*reads);
     stats_.rows_dropped += n_left;
     return true;
   });
@@ -349,13 +387,6 @@ void Stager::cancel() {
     reads->age = kMaxAge;
   }
   retire();
-}
-
-StagerStats Stager::stats() const {
-  StagerStats stats = stats_;
-  stats.read_calls = read_calls_;
-  stats.read_bytes = read_bytes_;
-  return stats;
 }
 
 } // namespace qwenmtp::ple

@@ -4,7 +4,6 @@
  *  cached, requested or read by whom. */
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -28,14 +27,14 @@ struct StagerOptions {
 struct SpanStats {
   uint64_t calls = 0;
   uint64_t tokens = 0;
-  uint64_t stage_ns = 0;     // in embed
-  uint64_t stall_ns = 0;     // of these, waiting for rows
-  uint64_t max_stall_ns = 0; // of one call
+  uint64_t stage_ns = 0; // in embed
+  uint64_t stall_ns = 0; // of these, waiting for rows
 };
 
 /** Totals since the stager was made. requested = rows of all slots; distinct =
  *  hot + ahead + cold (per block of 4,096 tokens), none of them when resident.
- */
+ *  Reads count where their rows are used or dropped. Counters only: the sums
+ *  below treat the struct as words. */
 struct StagerStats {
   uint64_t rows_requested = 0;
   uint64_t rows_distinct = 0;
@@ -50,6 +49,9 @@ struct StagerStats {
   uint64_t failures = 0;         // embeds that threw PleReadError
   SpanStats windows;             // at most kWindowTokens tokens
   SpanStats chunks;
+
+  StagerStats& operator+=(const StagerStats& other);
+  StagerStats operator-(const StagerStats& other) const;
 };
 
 class Stager {
@@ -97,7 +99,9 @@ class Stager {
     hot_.clear();
   }
 
-  StagerStats stats() const;
+  const StagerStats& stats() const {
+    return stats_;
+  }
 
  private:
   struct Reads;
@@ -112,13 +116,15 @@ class Stager {
   void request_block(
       std::span<const int32_t> ids,
       std::span<const int64_t> history);
-  void read_slice(const Reads& reads, size_t slice);
+  void read_slice(Reads& reads, size_t slice);
   Fetched fetch(std::span<const int64_t> rows, SpanStats& span);
   std::shared_ptr<Reads> start(
       std::span<const int64_t> rows,
       std::span<const size_t> which);
   template <typename RecordOf>
   void decode(size_t n, RecordOf record_of, RowType type, std::byte* out);
+  bool finish(Reads& reads);
+  void charge(Reads& reads);
   void retire();
 
   NgramConfig config_;
@@ -128,8 +134,6 @@ class Stager {
   StagerStats stats_;
   bool read_ahead_;
   int failures_in_a_row_ = 0;
-  std::atomic<uint64_t> read_calls_{0};
-  std::atomic<uint64_t> read_bytes_{0};
   Pool pool_; // last: its threads end before what they write to
 };
 

@@ -133,6 +133,11 @@ class Engine:
         """Whether the checkpoint carries an MTP head."""
         return bool(self.core.has_mtp)
 
+    @property
+    def residency(self) -> str:
+        """Where n-gram rows are read from: `resident` or `ssd`."""
+        return "resident" if any(s["residency"] == "resident" for s in self.core.ple_stats) else "ssd"
+
     def prompt_ids(self, prompt: Any) -> list[int]:
         """Token ids of a prompt given as text or as ids.
 

@@ -347,6 +347,7 @@ class Session:
         else:
             refused = self._engine.run(decoder.finish)
         stats = dict(decoder.statistics)
+        stats["ple"] |= {"residency": self._engine.residency, "staging": self._settings.ple.staging}
         return Turn(
             ids=ids,
             text=answer.text,

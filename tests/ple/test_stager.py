@@ -107,7 +107,7 @@ def test_rows_are_counted_by_cause(table):
     assert stats["rows_ahead"] == 0
     assert stats["windows"]["calls"] == 2
     assert stats["windows"]["tokens"] == 200
-    assert stats["windows"]["max_stall_ns"] <= stats["windows"]["stall_ns"] <= stats["windows"]["stage_ns"]
+    assert 0 < stats["windows"]["stall_ns"] <= stats["windows"]["stage_ns"]
     assert stats["chunks"]["calls"] == 0
     stager.clear_hot()
     in_chunk = len(np.unique(rows_of(text(257))))
