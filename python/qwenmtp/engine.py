@@ -43,9 +43,10 @@ class Engine:
 
     def __init__(self, files: ModelFiles, settings: Settings, on_progress: Callable[[int, int], None] | None = None):
         self.files, self.settings = files, settings
+        self.device: str = _core.device()
         dtype = settings.model.dtype
         if dtype == "auto":  # MLX's CPU back end computes float32 several times faster than bfloat16
-            dtype = "float32" if _core.device() == "cpu" else "bfloat16"
+            dtype = "float32" if self.device == "cpu" else "bfloat16"
         self.dtype: DType = dtype
         self._owner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qwenmtp")
         self._closed = False

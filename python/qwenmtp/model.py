@@ -56,11 +56,12 @@ class Model:
         return self._engine.has_mtp
 
     def info(self) -> dict[str, Any]:
-        """Layout, geometry, compute type and bytes read by stored form."""
+        """Layout, geometry, device, compute type and bytes read by stored form."""
         engine = self._engine
         return {
             "path": str(engine.files.path),
             "layout": engine.files.layout,
+            "device": engine.device,
             "dtype": engine.dtype,
             "has_mtp": engine.has_mtp,
             "file_bytes": engine.files.n_bytes,
