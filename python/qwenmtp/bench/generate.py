@@ -9,8 +9,14 @@ from typing import Any
 from qwenmtp.bench.timing import BenchResult, interleaved, result
 from qwenmtp.model import Model, load
 from qwenmtp.sampling import SamplingParams
+from qwenmtp.sessions import Turn
 
-PROMPT = "def main(argv):\n    "
+PROMPTS = (
+    "def main(argv):\n    ",
+    "import os\nimport sys\n\n\nclass ",
+    "    def __init__(self, name):\n        self.",
+    "for i in range(",
+)
 
 
 def _opened(args: argparse.Namespace) -> Model:
@@ -20,27 +26,15 @@ def _opened(args: argparse.Namespace) -> Model:
 def _answers(
     model: Model, args: argparse.Namespace, modes: list[tuple[str, dict[str, Any], float]]
 ) -> list[BenchResult]:
-    """Each mode decodes the same number of tokens; only seconds of decoding count."""
+    """Each mode answers the same prompts with the same number of tokens; only seconds of decoding count."""
     seconds: dict[str, list[float]] = {}
     facts: dict[str, dict[str, Any]] = {}
-    tokens: dict[str, int] = {}
 
     def case(name: str, session: dict[str, Any], temperature: float) -> Callable[[], None]:
         def once() -> None:
-            with model.session(**session) as s:
-                params = SamplingParams(temperature=temperature, seed=0)
-                for _ in s.generate(PROMPT, params, max_tokens=args.tokens, ignore_stop=True):
-                    pass
-                turn = s.last_turn
-            assert turn is not None
-            seconds.setdefault(name, []).append(turn.timing["decode"])
-            tokens[name] = len(turn.ids)
-            drafted = turn.stats["drafted_tokens"]
-            if drafted:
-                facts[name] = {
-                    "accepted": f"{turn.stats['accepted_drafts'] / drafted:.0%}",
-                    "tokens a verify": round(len(turn.ids) / max(1, turn.stats["verify_calls"]), 2),
-                }
+            turns = [_turn(model, session, temperature, prompt, args.tokens) for prompt in PROMPTS]
+            seconds.setdefault(name, []).append(sum(t.timing["decode"] for t in turns))
+            facts[name] = _acceptance([t.stats for t in turns], len(turns) * args.tokens)
 
         return once
 
@@ -49,13 +43,33 @@ def _answers(
         result(
             name,
             seconds[name][1:],
-            shape=f"{args.tokens} tokens",
-            work=tokens[name],
+            shape=f"{len(PROMPTS)} x {args.tokens} tokens",
+            work=len(PROMPTS) * args.tokens,
             unit="tok",
-            extra=facts.get(name, {}),
+            extra=facts[name],
         )
         for name, _, _ in modes
     ]
+
+
+def _turn(model: Model, session: dict[str, Any], temperature: float, prompt: str, n: int) -> Turn:
+    with model.session(**session) as s:
+        for _ in s.generate(prompt, SamplingParams(temperature=temperature, seed=0), max_tokens=n, ignore_stop=True):
+            pass
+        assert s.last_turn is not None
+        return s.last_turn
+
+
+def _acceptance(stats: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
+    """Accepted of the tested drafts by depth, and tokens a verify; nothing for plain decoding."""
+    if not any(s["drafted_tokens"] for s in stats):
+        return {}
+    tested = [sum(n) for n in zip(*(s["tested_by_depth"] for s in stats), strict=True)]
+    accepted = [sum(n) for n in zip(*(s["accepted_by_depth"] for s in stats), strict=True)]
+    return {
+        "accepted by depth": " ".join(f"{a / n:.0%}" for a, n in zip(accepted, tested, strict=True) if n),
+        "tokens a verify": round(tokens / sum(s["verify_calls"] for s in stats), 2),
+    }
 
 
 def decode(args: argparse.Namespace) -> list[BenchResult]:
