@@ -111,24 +111,21 @@ void register_states(nb::module_& m) {
           [](state::StateImage* self,
              const model::Model& model,
              const state::ModelState& state,
-             const std::vector<const state::ModelState*>& boundaries,
              const std::string& finish,
              std::string meta) {
             auto f = finish_from(finish);
             nb::gil_scoped_release unlocked;
             new (self) state::StateImage(
                 state,
-                boundaries,
                 geometry_of(model, state),
                 f,
                 std::move(meta));
           },
           "model"_a,
           "state"_a,
-          "boundaries"_a,
           "finish"_a,
           "meta"_a,
-          "boundaries: earlier states of the same ids, ascending; meta: JSON.")
+          "With all boundaries of the state; meta: JSON.")
       .def_prop_ro("n_tokens", &state::StateImage::n_tokens)
       .def_prop_ro("file_bytes", &state::StateImage::n_bytes)
       .def(

@@ -1,6 +1,8 @@
 /** The state of a conversation and the decoder that moves it on. */
 #include "bindings/bindings.h"
 
+#include <algorithm>
+
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -117,6 +119,42 @@ void register_decode(nb::module_& m) {
           "fork",
           [](const ModelState& s) { return ModelState(s); },
           "A copy; shares its arrays until one of both moves on.")
+      .def_prop_ro(
+          "boundaries",
+          [](const ModelState& s) {
+            std::vector<int> out;
+            for (const auto& b : s.boundaries) {
+              out.push_back(b.len);
+            }
+            return out;
+          },
+          "Lengths that rewind() can go back to, ascending.")
+      .def(
+          "keep_boundaries",
+          [](ModelState& s, const std::vector<int>& lengths) {
+            std::erase_if(s.boundaries, [&](const state::Boundary& b) {
+              return std::ranges::find(lengths, b.len) == lengths.end();
+            });
+          },
+          nb::arg("lengths"),
+          "Forgets all others.")
+      .def(
+          "rewind",
+          [](ModelState& s, int len) {
+            const auto at =
+                std::ranges::find(s.boundaries, len, &state::Boundary::len);
+            if (at == s.boundaries.end()) {
+              throw InvalidArgument(
+                  "[state.rewind] no boundary at " + std::to_string(len));
+            }
+            state::rewind(s, state::Boundary(*at));
+          },
+          nb::arg("length"),
+          "Back to a boundary: no logits, hidden row where there is a history.")
+      .def_prop_ro(
+          "n_bytes",
+          [](const ModelState& s) { return state::held_bytes(s); },
+          "Of all buffers it holds, boundaries and spare rows included.")
       .def(
           "check",
           [](const ModelState& s) { state::check_invariants(s); },

@@ -112,6 +112,10 @@ const std::map<std::string, Setter>& setters() {
        [](Options& o, nb::handle v) {
          o.prefill.fused_suffix = nb::cast<int>(v);
        }},
+      {"boundaries",
+       [](Options& o, nb::handle v) {
+         o.prefill.boundaries = nb::cast<std::vector<int>>(v);
+       }},
       {"logprobs", field(&Options::logprobs)},
       {"deadline",
        [](Options& o, nb::handle v) {

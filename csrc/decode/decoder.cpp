@@ -59,7 +59,7 @@ Decoder::Decoder(
     Network& network,
     Options options,
     std::vector<int32_t> prompt,
-    std::optional<Tip> stored)
+    LastRows stored)
     : turn_(network, checked(std::move(options)), std::move(prompt)),
       prefill_(
           network,
@@ -74,6 +74,7 @@ Decoder::Decoder(
   turn_.statistics.lane = lane_name(turn_.options);
   turn_.statistics.prompt_tokens = static_cast<int64_t>(turn_.prompt.size());
   turn_.statistics.cached_tokens = network.trunk_len();
+  prefill_.mark_prefix();
   if (prefill_.done()) {
     turn_.tip = prefill_.tip();
   }

@@ -35,12 +35,12 @@ struct Final {
 class Decoder {
  public:
   /** prompt: every id of the context; the network holds its first trunk_len()
-   *  tokens, and stored is their tip. Throws InvalidArgument. */
+   *  tokens, and stored is what is left of them. Throws InvalidArgument. */
   Decoder(
       Network& network,
       Options options,
       std::vector<int32_t> prompt,
-      std::optional<Tip> stored = std::nullopt);
+      LastRows stored = {});
 
   /** One chunk of the prompt; returns how many of its tokens are in. Steps do
    *  the rest on their own. */

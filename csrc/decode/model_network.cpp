@@ -1,5 +1,7 @@
 #include "decode/model_network.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace qwenmtp::decode {
@@ -38,12 +40,38 @@ void ModelNetwork::keep_window() {
   commit(state_.trunk.window);
 }
 
+void ModelNetwork::mark(const std::optional<mx::array>& hidden) {
+  state::Boundary here = state::boundary_of(state_);
+  if (state_.mtp && hidden) {
+    // A copy: a slice would keep the whole chunk's rows.
+    here.hidden = mx::contiguous(mx::reshape(*hidden, {-1}));
+    mx::eval(*here.hidden);
+  }
+  auto& known = state_.boundaries;
+  const auto at =
+      std::ranges::lower_bound(known, here.len, {}, &state::Boundary::len);
+  if (at == known.end() || at->len != here.len) {
+    known.insert(at, std::move(here));
+  }
+}
+
 std::unique_ptr<Network::Snapshot> ModelNetwork::snapshot() const {
-  return std::make_unique<Saved>(state_);
+  auto saved = std::make_unique<Saved>();
+  saved->at = state::boundary_of(state_);
+  saved->mtp = state_.mtp;
+  saved->logits = state_.logits;
+  saved->hidden = state_.hidden;
+  saved->boundaries = state_.boundaries;
+  return saved;
 }
 
 void ModelNetwork::restore(const Snapshot& snapshot) {
-  state_ = dynamic_cast<const Saved&>(snapshot).state;
+  const auto& saved = dynamic_cast<const Saved&>(snapshot);
+  state::rewind(state_, saved.at);
+  state_.mtp = saved.mtp;
+  state_.logits = saved.logits;
+  state_.hidden = saved.hidden;
+  state_.boundaries = saved.boundaries;
 }
 
 int ModelNetwork::history_len() const {

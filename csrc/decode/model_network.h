@@ -29,6 +29,7 @@ class ModelNetwork : public Network {
   }
   void commit(int keep_rows) override;
   void keep_window() override;
+  void mark(const std::optional<mx::array>& hidden) override;
   std::unique_ptr<Snapshot> snapshot() const override;
   void restore(const Snapshot& snapshot) override;
   int history_len() const override;
@@ -41,10 +42,14 @@ class ModelNetwork : public Network {
   std::vector<mx::array> leaves() const override;
 
  private:
+  /** Attention only grows behind a snapshot, so its length is enough; holding
+   *  the slabs would make the next append copy them. */
   struct Saved : Snapshot {
-    explicit Saved(const state::ModelState& s) : state(s) {
-    }
-    state::ModelState state;
+    state::Boundary at;
+    std::optional<state::MtpState> mtp;
+    std::optional<mx::array> logits;
+    std::optional<mx::array> hidden;
+    std::vector<state::Boundary> boundaries;
   };
 
   const model::Model& model_;

@@ -50,6 +50,11 @@ class Network {
   /** Ends the window with every row kept; nothing is replayed. */
   virtual void keep_window() = 0;
 
+  /** Records the state of now as a place to come back to in later requests.
+   *  hidden [1, W]: of its last token, evaluated. Without an open window. */
+  virtual void mark(const std::optional<mx::array>& /* hidden */) {
+  }
+
   virtual std::unique_ptr<Snapshot> snapshot() const = 0;
   virtual void restore(const Snapshot& snapshot) = 0;
 

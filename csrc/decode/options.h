@@ -43,6 +43,9 @@ struct PrefillOptions {
   int chunk = 2048;
   /** A suffix behind a restored prefix is one forward up to this length. */
   int fused_suffix = 512;
+  /** Lengths at which a boundary is recorded, ascending; a forward ends at each
+   *  that lies in the prompt's body. */
+  std::vector<int> boundaries;
 };
 
 struct Options {

@@ -1,6 +1,7 @@
 #include "decode/prefill.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -9,13 +10,14 @@ namespace qwenmtp::decode {
 Prefill::Prefill(
     Network& network,
     std::vector<int32_t> prompt,
-    std::optional<Tip> stored,
+    LastRows stored,
     const PrefillOptions& options,
     bool keep_history,
     bool keep_hidden)
     : network_(network),
       prompt_(std::move(prompt)),
-      tip_(std::move(stored)),
+      stored_(std::move(stored)),
+      boundaries_(options.boundaries),
       keep_history_(keep_history),
       keep_hidden_(keep_hidden),
       chunk_(options.chunk),
@@ -35,10 +37,23 @@ Prefill::Prefill(
         " tokens behind a prompt of " + std::to_string(len));
   }
   done_ = held == len;
-  const bool needs_tip = done_ || (warm_ && keep_history_);
-  if (needs_tip && (!tip_ || (keep_hidden_ && !tip_->hidden))) {
+  const bool needs_hidden = (done_ && keep_hidden_) || (warm_ && keep_history_);
+  if ((done_ && !stored_.logits) || (needs_hidden && !stored_.hidden)) {
     throw InvalidArgument(
         "[prefill] prefix without its last row and hidden, expected both");
+  }
+  if (done_) {
+    tip_ = Tip{*stored_.logits, stored_.hidden, 0};
+  }
+}
+
+bool Prefill::is_boundary(int len) const {
+  return std::ranges::binary_search(boundaries_, len);
+}
+
+void Prefill::mark_prefix() {
+  if (warm_ && is_boundary(network_.trunk_len())) {
+    network_.mark(stored_.hidden);
   }
 }
 
@@ -46,15 +61,20 @@ int Prefill::step(Times& times) {
   const Stopwatch watch(times.prefill);
   const int held = network_.trunk_len();
   const int left = static_cast<int>(prompt_.size()) - held;
-  if (warm_ && keep_history_ && tip_) {
-    append(tip_->hidden_row(), held, 1, times);
+  const LastRows stored = std::exchange(stored_, {});
+  if (keep_history_ && stored.hidden) {
+    append(*stored.hidden, held, 1, times);
   }
-  tip_.reset();
   if (left == 1 || fused_) {
     last(left, times);
-  } else {
-    body(chunk_ > 0 ? std::min(chunk_, left - 1) : left - 1, times);
+    return network_.trunk_len();
   }
+  int n = chunk_ > 0 ? std::min(chunk_, left - 1) : left - 1;
+  const auto next = std::ranges::upper_bound(boundaries_, held);
+  if (next != boundaries_.end()) {
+    n = std::min(n, *next - held);
+  }
+  body(n, times);
   return network_.trunk_len();
 }
 
@@ -77,6 +97,9 @@ void Prefill::body(int n, Times& times) {
   auto arrays = network_.leaves();
   arrays.push_back(hidden);
   mx::eval(arrays);
+  if (is_boundary(begin + n)) {
+    network_.mark(slice_rows(hidden, n - 1, n));
+  }
 }
 
 /** The last n tokens: one for a cold prompt, so that its row is that of a

@@ -14,15 +14,15 @@ namespace qwenmtp::decode {
 
 class Prefill {
  public:
-  /** prompt: all ids; the network holds its first trunk_len(). stored: the tip
-   *  of that prefix, needed when it is not empty and the history goes on, or
-   *  when it is the whole prompt. keep_hidden: the tip needs its
-   *  hidden, because drafts follow. Throws InvalidArgument for an empty prompt
-   * or a missing tip. */
+  /** prompt: all ids; the network holds its first trunk_len(). stored: the last
+   *  rows of that prefix; its hidden is needed when it is not empty and the
+   *  history goes on, both when it is the whole prompt. keep_hidden: the tip
+   *  needs its hidden, because drafts follow. Throws InvalidArgument for an
+   *  empty prompt or a missing row. */
   Prefill(
       Network& network,
       std::vector<int32_t> prompt,
-      std::optional<Tip> stored,
+      LastRows stored,
       const PrefillOptions& options,
       bool keep_history,
       bool keep_hidden);
@@ -30,6 +30,9 @@ class Prefill {
   bool done() const {
     return done_;
   }
+
+  /** Before the first step: records the prefix as a boundary, if it is one. */
+  void mark_prefix();
 
   /** One forward and its evaluation. Returns the tokens the trunk now holds. */
   int step(Times& times);
@@ -43,9 +46,12 @@ class Prefill {
   void body(int n, Times& times);
   void last(int n, Times& times);
   void append(const mx::array& hidden, int first_id, int n, Times& times);
+  bool is_boundary(int len) const;
 
   Network& network_;
   std::vector<int32_t> prompt_;
+  LastRows stored_;
+  std::vector<int> boundaries_;
   std::optional<Tip> tip_;
   bool keep_history_;
   bool keep_hidden_;

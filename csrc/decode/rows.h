@@ -25,6 +25,12 @@ class HostRows {
   mx::array rows_;
 };
 
+/** The rows of a prefix's last token, as far as they are known. */
+struct LastRows {
+  std::optional<mx::array> logits; // [1, V]
+  std::optional<mx::array> hidden; // [1, W]
+};
+
 /** Rows begin .. end - 1 of [n, W]. */
 mx::array slice_rows(const mx::array& rows, int begin, int end);
 

@@ -4,16 +4,12 @@ namespace qwenmtp::decode {
 
 namespace {
 
-/** The stored last rows of a state, where it has any. */
-std::optional<Tip> stored_tip(const state::ModelState& state) {
-  if (!state.logits) {
-    return std::nullopt;
-  }
-  Tip out{mx::reshape(*state.logits, {1, -1}), std::nullopt, 0};
-  if (state.hidden) {
-    out.hidden = mx::reshape(*state.hidden, {1, -1});
-  }
-  return out;
+/** The stored last rows of a state: both, a boundary's hidden, or none. */
+LastRows stored_rows(const state::ModelState& state) {
+  auto row = [](const std::optional<mx::array>& a) {
+    return a ? std::optional(mx::reshape(*a, {1, -1})) : std::nullopt;
+  };
+  return {row(state.logits), row(state.hidden)};
 }
 
 } // namespace
@@ -29,7 +25,7 @@ StateDecoder::StateDecoder(
           *network_,
           std::move(options),
           std::move(prompt),
-          stored_tip(state)) {
+          stored_rows(state)) {
 }
 
 std::string StateDecoder::finish() {

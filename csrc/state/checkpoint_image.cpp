@@ -72,7 +72,6 @@ Geometry geometry_of(
 
 StateImage::StateImage(
     const ModelState& state,
-    std::span<const ModelState* const> boundaries,
     Geometry geometry,
     Finish finish,
     std::string meta)
@@ -87,7 +86,7 @@ StateImage::StateImage(
   head_.finish = finish;
   head_.ids.assign(state.ids.begin(), state.ids.end());
   head_.meta = std::move(meta);
-  add_recurrent(state);
+  add_recurrent(boundary_of(state));
   for (const auto& layer : state.trunk.layers) {
     if (const auto* cache = std::get_if<KvCache>(&layer.mixer)) {
       add_cache(*cache);
@@ -104,18 +103,16 @@ StateImage::StateImage(
   if (state.hidden) {
     add(*state.hidden);
   }
-  for (const ModelState* b : boundaries) {
-    if (b->len() > state.len() ||
-        !std::equal(b->ids.begin(), b->ids.end(), state.ids.begin()) ||
-        (state.mtp && !b->hidden)) {
+  for (const Boundary& b : state.boundaries) {
+    if (b.hidden.has_value() != state.mtp.has_value()) {
       throw InvalidArgument(
-          "[checkpoint.image] boundary that is no earlier state with its "
-          "hidden row");
+          "[checkpoint.image] boundary without the hidden row of its last "
+          "token");
     }
-    head_.shape.boundaries.push_back(static_cast<uint64_t>(b->len()));
-    add_recurrent(*b);
-    if (state.mtp) {
-      add(*b->hidden);
+    head_.shape.boundaries.push_back(static_cast<uint64_t>(b.len));
+    add_recurrent(b);
+    if (b.hidden) {
+      add(*b.hidden);
     }
   }
   seal();
@@ -149,15 +146,15 @@ void StateImage::add(const mx::array& a) {
   parts_.push_back({mx::contiguous(a), a.nbytes(), a.nbytes(), a.nbytes()});
 }
 
-void StateImage::add_recurrent(const ModelState& state) {
-  for (const auto& layer : state.trunk.layers) {
-    if (const auto* gdn = std::get_if<GdnState>(&layer.mixer)) {
-      add(gdn->conv);
-      add(gdn->delta);
-      if (layer.ple) {
-        add(layer.ple->conv);
-        add(ids_array(layer.ple->ids));
-      }
+void StateImage::add_recurrent(const Boundary& boundary) {
+  for (const auto& layer : boundary.layers) {
+    if (layer.gdn) {
+      add(layer.gdn->conv);
+      add(layer.gdn->delta);
+    }
+    if (layer.ple) {
+      add(layer.ple->conv);
+      add(ids_array(layer.ple->ids));
     }
   }
 }

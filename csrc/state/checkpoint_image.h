@@ -23,12 +23,10 @@ Geometry geometry_of(
  *  the session goes on. */
 class StateImage {
  public:
-  /** Evaluates. boundaries: states after fewer of the same tokens, ascending;
-   *  of each the recurrent parts and the last hidden row are kept. Throws
-   *  InvalidArgument for a state without last rows or with an open window. */
+  /** Evaluates. Throws InvalidArgument for a state, or a boundary of it,
+   *  without the rows of its last token. */
   StateImage(
       const ModelState& state,
-      std::span<const ModelState* const> boundaries,
       Geometry geometry,
       Finish finish,
       std::string meta);
@@ -59,7 +57,7 @@ class StateImage {
   };
 
   void add(const mx::array& a);
-  void add_recurrent(const ModelState& state);
+  void add_recurrent(const Boundary& boundary);
   void add_cache(const KvCache& cache);
   void seal();
 

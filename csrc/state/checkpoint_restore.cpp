@@ -60,15 +60,6 @@ class Arena {
     return std::move(arrays_[next_++]);
   }
 
-  /** The next array is the first of a boundary record. */
-  void seek(size_t boundary) {
-    next_ = std::ranges::find(
-                header_.extents,
-                boundary,
-                [](const Extent& e) { return e.spec.boundary; }) -
-            header_.extents.begin();
-  }
-
   /** The slabs of one attention layer after len tokens. */
   KvCache take_cache(const KvShape& shape, int len) {
     auto keys = take();
@@ -120,18 +111,24 @@ std::vector<int64_t> to_ids(const mx::array& a) {
   return {a.data<int64_t>(), a.data<int64_t>() + a.size()};
 }
 
-/** Recurrent layers of a state from the arena, in schema order. */
-void take_recurrent(Arena& arena, ModelState& s) {
-  for (auto& layer : s.trunk.layers) {
-    if (auto* gdn = std::get_if<GdnState>(&layer.mixer)) {
-      gdn->conv = arena.take();
-      gdn->delta = arena.take();
-      if (layer.ple) {
-        layer.ple->conv = arena.take();
-        layer.ple->ids = to_ids(arena.take());
-      }
+/** The recurrent layers from the arena, in schema order, shaped as those of s.
+ */
+Boundary take_recurrent(Arena& arena, const ModelState& s, uint64_t len) {
+  Boundary out;
+  out.len = static_cast<int>(len);
+  for (const auto& layer : s.trunk.layers) {
+    Boundary::Layer taken;
+    if (std::holds_alternative<GdnState>(layer.mixer)) {
+      auto conv = arena.take();
+      taken.gdn = GdnState{std::move(conv), arena.take()};
     }
+    if (layer.ple) {
+      auto conv = arena.take();
+      taken.ple = PleState{std::move(conv), to_ids(arena.take())};
+    }
+    out.layers.push_back(std::move(taken));
   }
+  return out;
 }
 
 /** The whole state of a file that was read into the arena. */
@@ -139,11 +136,15 @@ void take_state(Arena& arena, const CheckpointHead& head, ModelState& s) {
   const int n = static_cast<int>(head.shape.n_tokens);
   s.ids.assign(head.ids.begin(), head.ids.end());
   s.trunk.len = n;
-  take_recurrent(arena, s);
-  for (auto& layer : s.trunk.layers) {
+  Boundary now = take_recurrent(arena, s, head.shape.n_tokens);
+  for (size_t i = 0; i < s.trunk.layers.size(); i++) {
+    auto& layer = s.trunk.layers[i];
     if (auto* cache = std::get_if<KvCache>(&layer.mixer)) {
       *cache = arena.take_cache(cache->shape(), n);
+    } else {
+      layer.mixer = std::move(*now.layers[i].gdn);
     }
+    layer.ple = std::move(now.layers[i].ple);
   }
   if (s.mtp) {
     const int rows = static_cast<int>(head.shape.history_len);
@@ -156,25 +157,11 @@ void take_state(Arena& arena, const CheckpointHead& head, ModelState& s) {
   if (s.mtp) {
     s.hidden = arena.take();
   }
-}
-
-/** Back to a boundary record of the same file. */
-void cut_to(Arena& arena, size_t boundary, int len, ModelState& s) {
-  arena.seek(boundary);
-  s.ids.resize(static_cast<size_t>(len));
-  s.trunk.len = len;
-  take_recurrent(arena, s);
-  for (auto& layer : s.trunk.layers) {
-    if (auto* cache = std::get_if<KvCache>(&layer.mixer)) {
-      cache->truncate(len);
+  for (uint64_t len : head.shape.boundaries) {
+    s.boundaries.push_back(take_recurrent(arena, s, len));
+    if (s.mtp) {
+      s.boundaries.back().hidden = arena.take();
     }
-  }
-  s.logits.reset();
-  if (s.mtp) {
-    // A history that began later has nothing to say about the boundary.
-    s.mtp->base = std::min(s.mtp->base, len - 1);
-    s.mtp->cache.truncate(len - 1 - s.mtp->base);
-    s.hidden = arena.take();
   }
 }
 
@@ -219,7 +206,7 @@ ModelState read_state(
   ModelState s = std::move(empty);
   take_state(*arena, header.head, s);
   if (boundary) {
-    cut_to(*arena, *boundary, static_cast<int>(shape.boundaries[*boundary]), s);
+    rewind(s, s.boundaries[*boundary]);
   }
   try {
     check_invariants(s);

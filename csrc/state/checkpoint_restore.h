@@ -13,8 +13,7 @@ namespace qwenmtp::state {
  *  has a history exactly if the file's mode is MTP. spare_rows: room in the
  *  attention slabs for the coming turn. Throws CheckpointError; corrupt, reason
  *  "invariant", for a state that breaks the rules of check_invariants.
- *  With boundary the state is the one at that record: attention and history cut
- *  to it, no logits. */
+ *  With boundary the state is rewound to that record. */
 ModelState read_state(
     const CheckpointFile& file,
     const Header& header,

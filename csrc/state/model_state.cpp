@@ -78,6 +78,14 @@ void check_invariants(const ModelState& s) {
           "n-gram ids are not the last ids");
     }
   }
+  int last = 0;
+  for (const Boundary& b : s.boundaries) {
+    require(
+        b.len > last && b.len <= n,
+        "boundary at " + std::to_string(b.len) + " behind " +
+            std::to_string(last) + " of " + std::to_string(n) + " tokens");
+    last = b.len;
+  }
   if (s.mtp && n > 0) {
     require(
         s.mtp->base + s.mtp->len() == n - 1,
@@ -85,6 +93,75 @@ void check_invariants(const ModelState& s) {
             std::to_string(s.mtp->len()) + " rows, expected " +
             std::to_string(n - 1));
   }
+}
+
+Boundary boundary_of(const ModelState& s) {
+  Boundary out;
+  out.len = s.len();
+  for (const auto& layer : s.trunk.layers) {
+    const auto* gdn = std::get_if<GdnState>(&layer.mixer);
+    out.layers.push_back({gdn ? std::optional(*gdn) : std::nullopt, layer.ple});
+  }
+  if (s.mtp) {
+    out.hidden = s.hidden;
+  }
+  return out;
+}
+
+void rewind(ModelState& s, const Boundary& to) {
+  const int len = to.len;
+  s.hidden = to.hidden;
+  s.logits.reset();
+  for (size_t i = 0; i < s.trunk.layers.size(); i++) {
+    auto& layer = s.trunk.layers[i];
+    if (auto* cache = std::get_if<KvCache>(&layer.mixer)) {
+      cache->truncate(len);
+    } else {
+      layer.mixer = *to.layers[i].gdn;
+    }
+    layer.ple = to.layers[i].ple;
+    layer.gdn_window.reset();
+    layer.ple_window.reset();
+  }
+  s.trunk.len = len;
+  s.trunk.window = 0;
+  s.ids.resize(static_cast<size_t>(len));
+  if (s.mtp) {
+    // A history that began later has nothing to say about the boundary.
+    const int rows = std::max(len - 1, 0);
+    s.mtp->base = std::min(s.mtp->base, rows);
+    s.mtp->cache.truncate(std::min(s.mtp->len(), rows - s.mtp->base));
+  }
+  // `to` may be one of them.
+  std::erase_if(s.boundaries, [len](const Boundary& b) { return b.len > len; });
+}
+
+size_t held_bytes(const ModelState& s) {
+  size_t n = 0;
+  auto count = [&n](const auto& all) {
+    for (const auto& a : all) {
+      n += a.nbytes();
+    }
+  };
+  count(arrays(s.trunk));
+  if (s.mtp) {
+    count(arrays(*s.mtp));
+  }
+  auto one = [&n](const std::optional<mx::array>& a) {
+    n += a ? a->nbytes() : 0;
+  };
+  one(s.logits);
+  one(s.hidden);
+  for (const Boundary& b : s.boundaries) {
+    one(b.hidden);
+    for (const auto& layer : b.layers) {
+      if (layer.gdn) {
+        n += layer.gdn->conv.nbytes() + layer.gdn->delta.nbytes();
+      }
+      n += layer.ple ? layer.ple->conv.nbytes() : 0;
+    }
+  }
+  return n;
 }
 
 std::vector<NamedTensor> tensors(const ModelState& s) {

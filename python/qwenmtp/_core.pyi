@@ -160,6 +160,20 @@ class State:
     def fork(self) -> State:
         """A copy; shares its arrays until one of both moves on."""
 
+    @property
+    def boundaries(self) -> list[int]:
+        """Lengths that rewind() can go back to, ascending."""
+
+    def keep_boundaries(self, lengths: Sequence[int]) -> None:
+        """Forgets all others."""
+
+    def rewind(self, length: int) -> None:
+        """Back to a boundary: no logits, hidden row where there is a history."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all buffers it holds, boundaries and spare rows included."""
+
     def check(self) -> None:
         """Raises for a broken invariant."""
 
@@ -312,8 +326,8 @@ class CancelFlag:
 class StateImage:
     """A state at one moment, ready to be written."""
 
-    def __init__(self, model: Model, state: State, boundaries: Sequence[State], finish: str, meta: str) -> None:
-        """boundaries: earlier states of the same ids, ascending; meta: JSON."""
+    def __init__(self, model: Model, state: State, finish: str, meta: str) -> None:
+        """With all boundaries of the state; meta: JSON."""
 
     @property
     def n_tokens(self) -> int: ...

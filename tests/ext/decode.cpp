@@ -33,7 +33,16 @@ struct ScriptedDecoder {
             *network,
             bindings::to_options(options),
             std::move(prompt),
-            previous ? previous->tip : std::nullopt) {
+            previous ? previous->last_rows() : decode::LastRows()) {
+  }
+
+  decode::LastRows last_rows() const {
+    if (!tip) {
+      return {};
+    }
+    return {
+        tip->logits_row(),
+        tip->hidden ? std::optional(tip->hidden_row()) : std::nullopt};
   }
 
   std::shared_ptr<ScriptedNetwork> network;

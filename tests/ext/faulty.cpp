@@ -207,4 +207,17 @@ void register_faulty(nb::module_& m) {
       nb::keep_alive<1, 3>());
   bindings::register_steps(scripted);
   bindings::register_state(scripted);
+
+  // Of the trunk's attention layers: keys, values, indexer keys, pooled keys.
+  m.def("slab_addresses", [](const state::ModelState& s) {
+    std::vector<uintptr_t> out;
+    for (const auto& layer : s.trunk.layers) {
+      if (const auto* cache = std::get_if<state::KvCache>(&layer.mixer)) {
+        for (const auto& slab : cache->buffers()) {
+          out.push_back(reinterpret_cast<uintptr_t>(slab.data<char>()));
+        }
+      }
+    }
+    return out;
+  });
 }
