@@ -7,12 +7,19 @@ namespace qwenmtp::kernels::cpu::QWENMTP_ISA {
 
 namespace {
 
-// Codecs: sixteen weights of a row from column k, a multiple of 16.
+// Codecs. A row is read in spans of columns that share what the codec keeps in
+// registers; a span gives sixteen weights from column k, a multiple of 16.
 
 template <typename T>
 struct Dense {
   struct Row {
     const T* p;
+    QWENMTP_INLINE int span_len(int in) const {
+      return in;
+    }
+    QWENMTP_INLINE const Row& span(int) const {
+      return *this;
+    }
     QWENMTP_INLINE F at(int k) const {
       return load(p + k);
     }
@@ -58,6 +65,24 @@ QWENMTP_INLINE NativeU pick_bytes(Bytes16 v, const uint8_t* index) {
 #endif
 }
 
+/** kNative bytes as floats: eight-bit codes. */
+QWENMTP_INLINE NativeF bytes_as_floats(const uint8_t* from) {
+#if defined(__AVX512F__)
+  auto words = (NativeI)_mm512_maskz_cvtepu8_epi32(
+      0xffff,
+      _mm_loadu_si128((const __m128i*)from));
+#elif defined(__AVX2__)
+  auto words =
+      (NativeI)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
+#else
+  uint32_t four;
+  __builtin_memcpy(&four, from, sizeof(four));
+  auto bytes = vreinterpret_u8_u32(vdup_n_u32(four));
+  auto words = (NativeI)vmovl_u16(vget_low_u16(vmovl_u8(bytes)));
+#endif
+  return __builtin_convertvector(words, NativeF);
+}
+
 template <int bits, int p, int... i>
 QWENMTP_INLINE NativeF codes_of(Bytes16 v, std::integer_sequence<int, i...>) {
   static constexpr ByteIndex<bits, p> kIndex;
@@ -81,6 +106,9 @@ QWENMTP_INLINE uint64_t load_bytes(const uint8_t* from) {
 /** Sixteen codes as floats from 2 * bits bytes. */
 template <int bits, int... p>
 QWENMTP_INLINE F codes(const uint8_t* from, std::integer_sequence<int, p...>) {
+  if constexpr (bits == 8) {
+    return {{bytes_as_floats(from + p * kNative)...}};
+  }
   constexpr int low = 2 * bits < 8 ? 2 * bits : 8;
   using Words [[gnu::vector_size(16)]] = uint64_t;
   Words words = {load_bytes<low>(from), load_bytes<2 * bits - low>(from + low)};
@@ -91,22 +119,33 @@ QWENMTP_INLINE F codes(const uint8_t* from, std::integer_sequence<int, p...>) {
 
 template <int bits, typename S>
 struct Affine {
+  struct Span {
+    const uint8_t* p;
+    F scale;
+    F bias;
+    QWENMTP_INLINE F at(int k) const {
+      F code = codes<bits>(
+          p + k / 8 * bits,
+          std::make_integer_sequence<int, kParts>());
+      return fma(code, scale, bias);
+    }
+  };
   struct Row {
     const uint8_t* p;
     const S* scales;
     const S* biases;
     int shift;
-    QWENMTP_INLINE F at(int k) const {
-      F code = codes<bits>(
-          p + k / 8 * bits,
-          std::make_integer_sequence<int, kParts>());
-      return fma(
-          code,
+    QWENMTP_INLINE int span_len(int) const {
+      return 1 << shift;
+    }
+    QWENMTP_INLINE Span span(int k) const {
+      return {
+          p,
           splat(load1(scales + (k >> shift))),
-          splat(load1(biases + (k >> shift))));
+          splat(load1(biases + (k >> shift)))};
     }
     QWENMTP_INLINE F first(int k, int) const {
-      return at(k); // rows are whole groups; never reached
+      return span(k).at(k); // rows are whole groups; never reached
     }
   };
   Weights w;
@@ -180,16 +219,22 @@ QWENMTP_INLINE void tile(
       }
     }
   };
-  int k = 0;
+  const int whole = in / kLanes * kLanes;
+  const int span_len = w[0].span_len(in);
   F xk[R];
-  for (; k + kLanes <= in; k += kLanes) {
-    const F wk[4] = {w[0].at(k), w[1].at(k), w[2].at(k), w[3].at(k)};
-    for (int r = 0; r < R; ++r) {
-      xk[r] = load(x[r] + k);
+  for (int k = 0; k < whole;) {
+    const auto s0 = w[0].span(k), s1 = w[1].span(k);
+    const auto s2 = w[2].span(k), s3 = w[3].span(k);
+    const int end = k + span_len < whole ? k + span_len : whole;
+    for (; k < end; k += kLanes) {
+      const F wk[4] = {s0.at(k), s1.at(k), s2.at(k), s3.at(k)};
+      for (int r = 0; r < R; ++r) {
+        xk[r] = load(x[r] + k);
+      }
+      step(wk, xk);
     }
-    step(wk, xk);
   }
-  if (k < in) {
+  if (const int k = whole; k < in) {
     const int left = in - k;
     const F wk[4] = {
         w[0].first(k, left),
@@ -264,9 +309,17 @@ void products_of(
   for (int o = begin; o < end; ++o) {
     auto row = codec.row(o);
     float* to = panel + (o - begin) * panel_ld;
-    for_lanes(in, [&](int k, int count) {
-      store(to + k, count == kLanes ? row.at(k) : row.first(k, count));
-    });
+    const int whole = in / kLanes * kLanes;
+    for (int k = 0; k < whole;) {
+      const auto span = row.span(k);
+      const int stop = k + row.span_len(in);
+      for (; k < (stop < whole ? stop : whole); k += kLanes) {
+        store(to + k, span.at(k));
+      }
+    }
+    if (whole < in) {
+      store(to + whole, row.first(whole, in - whole));
+    }
   }
   for (int r = 0; r < n; r += 4) {
     const int rows = n - r < 4 ? n - r : 4;
