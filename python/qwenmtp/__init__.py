@@ -1,10 +1,13 @@
-"""Qwen3.8-Flash-Next with its own multi-token prediction, exactly."""
+"""Qwen3.8-Flash-Next with its own multi-token prediction, exactly.
+
+Importing this package checks the installed MLX and loads nothing heavy; the first use of a name loads what it needs.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from qwenmtp._version import __version__, check_mlx
-
-check_mlx()
-
-from qwenmtp.errors import (  # noqa: E402 - nothing may load the core before the check
+from qwenmtp.errors import (
     Cancelled,
     CheckpointError,
     ConfigError,
@@ -22,11 +25,15 @@ from qwenmtp.errors import (  # noqa: E402 - nothing may load the core before th
     SessionBusy,
     VersionMismatch,
 )
-from qwenmtp.model import Model, load  # noqa: E402
-from qwenmtp.plan import MemoryPlan  # noqa: E402
-from qwenmtp.sampling import SamplingParams  # noqa: E402
-from qwenmtp.sessions import Round, Session, Turn  # noqa: E402
-from qwenmtp.settings import Settings  # noqa: E402
+
+if TYPE_CHECKING:
+    from qwenmtp.model import Model, load
+    from qwenmtp.plan import MemoryPlan
+    from qwenmtp.sampling import SamplingParams
+    from qwenmtp.sessions import Round, Session, Turn
+    from qwenmtp.settings import Settings
+
+check_mlx()
 
 __all__ = [
     "Cancelled",
@@ -55,3 +62,27 @@ __all__ = [
     "__version__",
     "load",
 ]
+
+# Module of each name that is loaded at its first use.
+_LAZY = {
+    "MemoryPlan": "plan",
+    "Model": "model",
+    "Round": "sessions",
+    "SamplingParams": "sampling",
+    "Session": "sessions",
+    "Settings": "settings",
+    "Turn": "sessions",
+    "load": "model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,9 +1,15 @@
 """A wrong MLX is refused in one line that says what to do, before the core is loaded."""
 
+import json
+import os
+import subprocess
+import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
+import qwenmtp
 from qwenmtp import _version
 from qwenmtp._build import MLX_VERSION
 
@@ -52,3 +58,18 @@ def test_wrong_mlx(
 def test_right_mlx(monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], linux: bool) -> None:
     pretend(monkeypatch, installed, linux)
     _version.check_mlx()
+
+
+def test_import_loads_nothing_heavy_and_starts_no_thread() -> None:
+    script = "import json, sys, threading, qwenmtp; print(json.dumps([sorted(sys.modules), threading.active_count()]))"
+    env = {**os.environ, "PYTHONPATH": str(Path(qwenmtp.__file__).parents[1])}
+    modules, n_threads = json.loads(subprocess.check_output([sys.executable, "-c", script], env=env, text=True))
+    assert not {"mlx", "mlx.core", "numpy", "tokenizers", "jinja2", "qwenmtp._core"} & set(modules)
+    assert n_threads == 1
+
+
+def test_every_public_name_is_there() -> None:
+    assert {name for name in qwenmtp.__all__ if not hasattr(qwenmtp, name)} == set()
+    assert set(qwenmtp.__all__) <= set(dir(qwenmtp))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = qwenmtp.nothing
