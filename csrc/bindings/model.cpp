@@ -144,6 +144,12 @@ void register_model(nb::module_& m) {
       "Where MLX computes by default: cpu or gpu.");
 
   m.def(
+      "set_memory_limit",
+      [](size_t n_bytes) { mlx::core::set_memory_limit(n_bytes); },
+      nb::arg("n_bytes"),
+      "Bytes beyond which MLX waits for memory to be freed; of the process.");
+
+  m.def(
       "ngram_tables",
       [](const nb::dict& geometry,
          const std::string& layout,
@@ -193,6 +199,15 @@ void register_model(nb::module_& m) {
              bool float32,
              LoadProgress* progress,
              const ple::OpenOptions* ple) {
+            auto options = ple ? *ple : ple::OpenOptions{};
+            options.progress = [progress, seen = uint64_t{0}](
+                                   uint64_t done,
+                                   uint64_t) mutable {
+              if (progress) {
+                progress->bytes += done - std::min(seen, done);
+              }
+              seen = done;
+            };
             auto config = config_from(geometry);
             auto refs = tensors_from(tensors);
             auto widths = widths_from(quant);
@@ -206,7 +221,7 @@ void register_model(nb::module_& m) {
                     std::move(widths),
                     float32 ? mlx::core::float32 : mlx::core::bfloat16,
                     progress ? &progress->bytes : nullptr),
-                ple ? *ple : ple::OpenOptions{});
+                options);
           },
           nb::arg("geometry"),
           nb::arg("layout"),
@@ -221,6 +236,26 @@ void register_model(nb::module_& m) {
           "has_mtp",
           [](const model::Model& self) { return self.mtp_head() != nullptr; },
           "Whether the checkpoint carries an MTP head.")
+      .def(
+          "expect",
+          [](const model::Model& self,
+             const std::vector<int32_t>& before,
+             const std::vector<int32_t>& ids) {
+            self.trunk().expect_behind(before, ids);
+          },
+          nb::arg("before"),
+          nb::arg("ids"),
+          "Starts reading the n-gram rows of ids that will follow `before`.")
+      .def(
+          "prewarm",
+          [](const model::Model& self, uint64_t n_bytes) {
+            for (auto* stager : self.trunk().stagers()) {
+              stager->prewarm(n_bytes);
+            }
+          },
+          nb::arg("n_bytes"),
+          "Reads so much of each table in the background, for the system's "
+          "page cache.")
       .def_prop_ro(
           "ple_stats",
           [](const model::Model& self) {

@@ -61,6 +61,13 @@ nb::object filled_values(
 nb::dict stager_stats(const ple::Stager& stager) {
   nb::dict d = to_dict(stager.stats());
   d["residency"] = stager.resident() ? "resident" : "ssd";
+  const ple::PrewarmReceipt prewarm = stager.prewarmed();
+  nb::dict warm;
+  warm["wanted_bytes"] = prewarm.wanted_bytes;
+  warm["read_bytes"] = prewarm.read_bytes;
+  warm["seconds"] = prewarm.seconds;
+  warm["ended"] = prewarm.ended;
+  d["prewarm"] = warm;
   return d;
 }
 
@@ -212,22 +219,21 @@ void register_ple(nb::module_& m) {
              int n_threads,
              uint64_t hot_bytes,
              bool read_ahead,
+             bool staging,
              std::string row_file,
              bool checksums,
              std::optional<uint64_t> resident_budget) {
-            new (self) ple::OpenOptions{
-                .stager =
-                    {.n_threads = n_threads,
-                     .hot_bytes = hot_bytes,
-                     .read_ahead = read_ahead},
-                .row_file = std::move(row_file),
-                .checksums = checksums,
-                .resident_budget_bytes = resident_budget};
+            new (self) ple::OpenOptions();
+            self->stager = {n_threads, hot_bytes, read_ahead, staging};
+            self->row_file = std::move(row_file);
+            self->checksums = checksums;
+            self->resident_budget_bytes = resident_budget;
           },
           nb::kw_only(),
           "n_threads"_a = ple::StagerOptions{}.n_threads,
           "hot_bytes"_a = ple::StagerOptions{}.hot_bytes,
           "read_ahead"_a = true,
+          "staging"_a = true,
           "row_file"_a = "",
           "checksums"_a = false,
           "resident_budget"_a = nb::none(),

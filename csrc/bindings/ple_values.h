@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "ple/stager.h"
+#include "ple/stager_stats.h"
 
 namespace qwenmtp::bindings {
 

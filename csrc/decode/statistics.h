@@ -6,7 +6,7 @@
 #include <string>
 
 #include "decode/options.h"
-#include "ple/stager.h"
+#include "ple/stager_stats.h"
 
 namespace qwenmtp::decode {
 

@@ -66,6 +66,14 @@ mx::array PleLayer::forward(
   return r.added;
 }
 
+void PleLayer::expect_behind(
+    std::span<const int32_t> before,
+    std::span<const int32_t> ids) const {
+  std::vector<int64_t> past(history_, eos_);
+  past.insert(past.end(), before.begin(), before.end());
+  stager_->request(ids, std::span(past).last(history_));
+}
+
 state::PleState PleLayer::commit(const state::PleWindow& w, int keep) const {
   int tail = w.before.conv.shape(0);
   auto rows = mx::concatenate({w.before.conv, w.normed}, 0);

@@ -38,7 +38,11 @@ class PleLayer {
       const {
     stager_->request(ids, state.ids);
   }
-  const ple::Stager& stager() const {
+  /** The same behind the ids `before`, of any number. */
+  void expect_behind(
+      std::span<const int32_t> before,
+      std::span<const int32_t> ids) const;
+  ple::Stager& stager() const {
     return *stager_;
   }
 

@@ -37,6 +37,16 @@ ple::NgramConfig hash_constants(
   return n;
 }
 
+float scalar(Weights& w, const std::string& name) {
+  auto value = w.dense(name, w.ref(name).shape, mx::float32);
+  if (value.size() != 1) {
+    throw ModelFormatError(
+        "[model.ple_table] tensor " + name + ": shape " +
+        to_string(value.shape()) + ", expected one value");
+  }
+  return value.item<float>();
+}
+
 ple::Plane plane(
     Weights& w,
     const std::string& name,
@@ -59,7 +69,9 @@ ple::Shard shard(
   const auto& shape = w.ref(module + ".weight").shape;
   int rows = shape.empty() ? 0 : shape[0];
   if (format.coding != ple::Coding::kAffine) {
-    auto dtype = format.coding == ple::Coding::kF32 ? "F32" : "BF16";
+    auto dtype = format.coding == ple::Coding::kF32   ? "F32"
+                 : format.coding == ple::Coding::kFp8 ? "F8_E4M3"
+                                                      : "BF16";
     return {rows, {plane(w, module + ".weight", dtype, {rows, format.dim})}};
   }
   int groups = format.dim / format.group_size;
@@ -106,8 +118,14 @@ NgramTable find_ngram_table(
     spec.format.coding = ple::Coding::kAffine;
     spec.format.bits = q.bits;
     spec.format.group_size = q.group_size;
-  } else if (w.ref(modules[0] + ".weight").dtype == "F32") {
+  } else if (auto dtype = w.ref(modules[0] + ".weight").dtype; dtype == "F32") {
     spec.format.coding = ple::Coding::kF32;
+  } else if (dtype == "F8_E4M3") {
+    spec.format.coding = ple::Coding::kFp8;
+    spec.format.fp8_scale = scalar(
+        w,
+        w.layout() == Layout::pack ? "ngram.weight_scale"
+                                   : base + "ngram_embedding.weight_scale");
   }
   int64_t rows = 0;
   for (const auto& name : modules) {

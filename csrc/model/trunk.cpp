@@ -121,8 +121,18 @@ void Trunk::expect(std::span<const int32_t> ids, const state::TrunkState& state)
   }
 }
 
-std::vector<const ple::Stager*> Trunk::stagers() const {
-  std::vector<const ple::Stager*> out;
+void Trunk::expect_behind(
+    std::span<const int32_t> before,
+    std::span<const int32_t> ids) const {
+  for (const auto& layer : layers_) {
+    if (layer.ple) {
+      layer.ple->expect_behind(before, ids);
+    }
+  }
+}
+
+std::vector<ple::Stager*> Trunk::stagers() const {
+  std::vector<ple::Stager*> out;
   for (const auto& layer : layers_) {
     if (layer.ple) {
       out.push_back(&layer.ple->stager());

@@ -55,7 +55,11 @@ class Trunk {
       const;
 
   /** One for each n-gram layer, in layer order. */
-  std::vector<const ple::Stager*> stagers() const;
+  /** The same for ids that will follow `before`, ahead of any state. */
+  void expect_behind(
+      std::span<const int32_t> before,
+      std::span<const int32_t> ids) const;
+  std::vector<ple::Stager*> stagers() const;
 
   /** ids [n] -> embedding rows [n, H]. */
   mx::array embed(std::span<const int32_t> ids) const;

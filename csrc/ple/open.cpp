@@ -18,7 +18,7 @@ std::shared_ptr<Stager> open_stager(
         table,
         *options.resident_budget_bytes,
         options.stager.n_threads,
-        [](uint64_t, uint64_t) {});
+        options.progress);
   }
   return std::make_shared<Stager>(
       std::move(config),

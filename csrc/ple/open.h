@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,9 @@ struct OpenOptions {
   bool checksums = false;    // of its blocks, on first touch
   /** With a budget the table is read into memory as a whole; resident.h. */
   std::optional<uint64_t> resident_budget_bytes;
+  /** See make_resident. */
+  std::function<void(uint64_t done, uint64_t total)> progress = [](uint64_t,
+                                                                   uint64_t) {};
 };
 
 /** Throws ModelFormatError, IoError, InvalidArgument, InsufficientMemory,

@@ -64,6 +64,21 @@ class PlanarSource final : public RowSource {
     }
   }
 
+  std::vector<Extent> extents() const override {
+    std::vector<Extent> out;
+    for (int p = format_.n_planes() - 1; p >= 0; --p) { // the weight is largest
+      for (const OpenShard& shard : shards_) {
+        const OpenPlane& plane = shard.planes[p];
+        out.push_back(
+            {plane.file->path(),
+             plane.offset,
+             static_cast<uint64_t>(shard.end - shard.first) *
+                 format_.plane_bytes(p)});
+      }
+    }
+    return out;
+  }
+
  private:
   const OpenShard& shard_of(int64_t row) const {
     return *std::upper_bound(

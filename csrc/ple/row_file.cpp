@@ -114,6 +114,10 @@ class RowFileSource final : public RowSource {
     }
   }
 
+  std::vector<Extent> extents() const override {
+    return {{file_.path(), 0, layout_.file_bytes()}};
+  }
+
  private:
   void read_records(
       std::span<const int64_t> rows,

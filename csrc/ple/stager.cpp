@@ -1,11 +1,8 @@
 #include "ple/stager.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <bit>
 #include <chrono>
-#include <functional>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -57,25 +54,7 @@ void for_blocks(
   }
 }
 
-using Words = std::array<uint64_t, sizeof(StagerStats) / sizeof(uint64_t)>;
-
-template <typename Op>
-StagerStats by_word(const StagerStats& a, const StagerStats& b, Op op) {
-  auto words = std::bit_cast<Words>(a);
-  const auto other = std::bit_cast<Words>(b);
-  std::ranges::transform(words, other, words.begin(), op);
-  return std::bit_cast<StagerStats>(words);
-}
-
 } // namespace
-
-StagerStats& StagerStats::operator+=(const StagerStats& other) {
-  return *this = by_word(*this, other, std::plus{});
-}
-
-StagerStats StagerStats::operator-(const StagerStats& other) const {
-  return by_word(*this, other, std::minus{});
-}
 
 /** Rows on their way into memory. */
 struct Stager::Reads {
@@ -128,9 +107,12 @@ Stager::Stager(NgramConfig config, Table table, StagerOptions options)
     : config_(std::move(config)),
       table_(std::move(table)),
       hot_(
-          table_.resident() != nullptr ? 0 : options.hot_bytes,
+          table_.resident() != nullptr || !options.staging ? 0
+                                                           : options.hot_bytes,
           table_.format().record_bytes()),
-      read_ahead_(options.read_ahead && options.n_threads > 0),
+      staging_(options.staging),
+      read_ahead_(
+          options.staging && options.read_ahead && options.n_threads > 0),
       pool_(options.n_threads) {
   check(config_, table_.rows());
 }
@@ -184,6 +166,9 @@ void Stager::embed_block(
       ids.size() * static_cast<size_t>(config_.heads()));
   ngram_rows(config_, ids, history, lookup.data());
   stats_.rows_requested += lookup.size();
+  if (!staging_) {
+    return table_.gather(lookup, type, out);
+  }
   if (const std::byte* resident = table_.resident()) {
     const size_t record_bytes = table_.format().record_bytes();
     const auto record_of = [&](size_t slot) {
@@ -380,6 +365,12 @@ void Stager::retire() {
     stats_.rows_dropped += n_left;
     return true;
   });
+}
+
+void Stager::prewarm(uint64_t n_bytes) {
+  if (n_bytes > 0 && !resident()) {
+    prewarm_ = std::make_unique<Prewarm>(table_.extents(), n_bytes);
+  }
 }
 
 void Stager::cancel() {

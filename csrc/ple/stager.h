@@ -12,6 +12,8 @@
 #include "ple/hot_rows.h"
 #include "ple/ngram.h"
 #include "ple/pool.h"
+#include "ple/prewarm.h"
+#include "ple/stager_stats.h"
 #include "ple/table.h"
 #include "ple/unique_rows.h"
 
@@ -21,37 +23,7 @@ struct StagerOptions {
   int n_threads = 8;                 // 0..32; 0: the caller reads
   uint64_t hot_bytes = 256ULL << 20; // slab of hot rows, 0: none
   bool read_ahead = true;            // false: requests are ignored
-};
-
-/** Calls of embed of one kind: windows of decode, chunks of prefill. */
-struct SpanStats {
-  uint64_t calls = 0;
-  uint64_t tokens = 0;
-  uint64_t stage_ns = 0; // in embed
-  uint64_t stall_ns = 0; // of these, waiting for rows
-};
-
-/** Totals since the stager was made. requested = rows of all slots; distinct =
- *  hot + ahead + cold (per block of 4,096 tokens), none of them when resident.
- *  Reads count where their rows are used or dropped. Counters only: the sums
- *  below treat the struct as words. */
-struct StagerStats {
-  uint64_t rows_requested = 0;
-  uint64_t rows_distinct = 0;
-  uint64_t rows_hot = 0;   // in the slab of hot rows
-  uint64_t rows_ahead = 0; // read by an earlier request()
-  uint64_t rows_cold = 0;  // read by embed itself
-  uint64_t read_calls = 0;
-  uint64_t read_bytes = 0;
-  uint64_t requests = 0;
-  uint64_t requests_refused = 0; // too much was waiting already
-  uint64_t rows_dropped = 0;     // read ahead and never used
-  uint64_t failures = 0;         // embeds that threw PleReadError
-  SpanStats windows;             // at most kWindowTokens tokens
-  SpanStats chunks;
-
-  StagerStats& operator+=(const StagerStats& other);
-  StagerStats operator-(const StagerStats& other) const;
+  bool staging = true; // false: Table::gather, row by row; nothing else
 };
 
 class Stager {
@@ -94,6 +66,12 @@ class Stager {
   /** Drops everything requested and not used. */
   void cancel();
 
+  /** Reads n_bytes of the table in the background, for the page cache. */
+  void prewarm(uint64_t n_bytes);
+  PrewarmReceipt prewarmed() const {
+    return prewarm_ ? prewarm_->receipt() : PrewarmReceipt{};
+  }
+
   /** Forgets the hot rows. */
   void clear_hot() {
     hot_.clear();
@@ -132,8 +110,10 @@ class Stager {
   HotRows hot_;
   std::vector<std::shared_ptr<Reads>> ahead_; // oldest first, rows disjoint
   StagerStats stats_;
+  bool staging_;
   bool read_ahead_;
   int failures_in_a_row_ = 0;
+  std::unique_ptr<Prewarm> prewarm_;
   Pool pool_; // last: its threads end before what they write to
 };
 

@@ -33,6 +33,13 @@ struct TableSpec {
   bool checksums = false;    // of the row file's blocks, on first touch
 };
 
+/** Bytes of one file. */
+struct Extent {
+  std::string path;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
 /** What reading cost, in calls of pread and bytes that they returned. */
 struct ReadCost {
   uint64_t calls = 0;
@@ -60,6 +67,11 @@ class RowSource {
   /** All records in row order where they lie in memory, else null. */
   virtual const std::byte* resident() const {
     return nullptr;
+  }
+
+  /** Where the rows lie on disk; what saves most reads a byte comes first. */
+  virtual std::vector<Extent> extents() const {
+    return {};
   }
 };
 
@@ -96,6 +108,11 @@ class Table {
   /** See RowSource::resident. */
   const std::byte* resident() const {
     return source_->resident();
+  }
+
+  /** See RowSource::extents. */
+  std::vector<Extent> extents() const {
+    return source_->extents();
   }
 
   /** Values [rows.size(), dim] of any rows in any order, read one by one: the

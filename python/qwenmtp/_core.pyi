@@ -13,6 +13,9 @@ mlx_version: str = '0.32.4'
 def device() -> str:
     """Where MLX computes by default: cpu or gpu."""
 
+def set_memory_limit(n_bytes: int) -> None:
+    """Bytes beyond which MLX waits for memory to be freed; of the process."""
+
 def ngram_tables(geometry: dict, layout: str, files: Sequence[str], tensors: Sequence[tuple[str, str, Sequence[int], int, int]], quant: Mapping[str, tuple[int, int]]) -> list[tuple[NgramConfig, PleTableSpec]]:
     """(NgramConfig, PleTableSpec) of each n-gram layer of a checkpoint."""
 
@@ -34,6 +37,14 @@ class Model:
     @property
     def has_mtp(self) -> bool:
         """Whether the checkpoint carries an MTP head."""
+
+    def expect(self, before: Sequence[int], ids: Sequence[int]) -> None:
+        """Starts reading the n-gram rows of ids that will follow `before`."""
+
+    def prewarm(self, n_bytes: int) -> None:
+        """
+        Reads so much of each table in the background, for the system's page cache.
+        """
 
     @property
     def ple_stats(self) -> list:
@@ -90,7 +101,7 @@ class PleTableSpec:
     def with_row_file(self, row_file: str, *, checksums: bool) -> PleTableSpec: ...
 
 class PleOptions:
-    def __init__(self, *, n_threads: int = 8, hot_bytes: int = 268435456, read_ahead: bool = True, row_file: str = '', checksums: bool = False, resident_budget: int | None = None) -> None:
+    def __init__(self, *, n_threads: int = 8, hot_bytes: int = 268435456, read_ahead: bool = True, staging: bool = True, row_file: str = '', checksums: bool = False, resident_budget: int | None = None) -> None:
         """How a model reads its n-gram table."""
 
 class PleTable:

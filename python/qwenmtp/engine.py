@@ -6,12 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from qwenmtp import _core
 from qwenmtp.chat import ChatTemplate
 from qwenmtp.errors import ContextLengthExceeded, InvalidRequest
-from qwenmtp.plan import CHUNK, DType, memory_plan
+from qwenmtp.plan import CHUNK, DType, MemoryPlan, memory_plan, prewarm_bytes, table_bytes
 from qwenmtp.sampling import ResolvedSampling, SamplingParams
 from qwenmtp.settings import Settings
 from qwenmtp.table import row_file_of
@@ -36,9 +36,11 @@ class Engine:
     Attributes:
         core: The C++ model.
         dtype: Compute type of activations and state, `float32` or `bfloat16`.
+        residency: Where n-gram rows are read from: `ssd` or `resident`.
 
     Raises:
         ModelFormatError: Anything about the folder that is not as reference/model.md has it.
+        InsufficientMemory: The weights, or a resident n-gram table beside them, exceed the budget.
     """
 
     def __init__(self, files: ModelFiles, settings: Settings, on_progress: Callable[[int, int], None] | None = None):
@@ -50,14 +52,22 @@ class Engine:
         self.dtype: DType = dtype
         self._owner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qwenmtp")
         self._closed = False
+        self._admitted = {False: 0, True: 0}  # largest contexts that fit, by whether they draft
+        if settings.memory.limit != "auto":
+            _core.set_memory_limit(settings.memory.limit)
         try:
             self.core: Any = self._load(on_progress or (lambda done, total: None))
         except BaseException:
             self._owner.shutdown()
             raise
+        resident = any(s["residency"] == "resident" for s in self.core.ple_stats)
+        self.residency: Literal["ssd", "resident"] = "resident" if resident else "ssd"
 
     def _load(self, on_progress: Callable[[int, int], None]) -> Any:
-        f, progress = self.files, _core.LoadProgress()
+        f, progress, plan = self.files, _core.LoadProgress(), self.plan(min(self.context, CHUNK))
+        if not self.settings.memory.allow_overcommit:
+            plan.check()
+        total = f.n_bytes - (0 if plan.table else table_bytes(f))
         loading = self._owner.submit(
             _core.Model,
             f.geometry,
@@ -67,35 +77,66 @@ class Engine:
             f.quant,
             self.dtype == "float32",
             progress,
-            self._ple(),
+            self._ple(plan.table),
         )
         while not loading.done():
             wait([loading], timeout=0.1)
-            on_progress(progress.bytes, f.n_bytes)
-        return loading.result()
+            on_progress(progress.bytes, total)
+        core = loading.result()
+        core.prewarm(prewarm_bytes(self.plan(self.context), table_bytes(f), self.settings.ple.prewarm))
+        return core
 
-    def _ple(self) -> Any:
-        """How the n-gram table is read. A resident table must fit beside the weights."""
-        ple, memory = self.settings.ple, self.settings.memory
-        plan = memory_plan(
+    def plan(self, context: int, speculate: bool = True, settings: Settings | None = None) -> MemoryPlan:
+        """The memory plan of one session of `context` tokens."""
+        s = settings or self.settings
+        return memory_plan(
             self.files,
-            context=min(self.context, CHUNK),
+            context=context,
             dtype=self.dtype,
-            residency=ple.residency,
-            budget=memory.budget,
-            hot_bytes=ple.hot_bytes,
+            residency=s.ple.residency,
+            budget=s.memory.budget,
+            speculate=speculate,
+            hot_bytes=s.ple.hot_bytes if s.ple.staging else 0,
+            chunk=s.prefill.chunk,
+            boundaries=s.session.boundaries,
         )
-        resident = plan.residency == "resident"
-        if resident and not memory.allow_overcommit:
-            plan.check()
+
+    def admit(self, context: int, speculate: bool, settings: Settings) -> None:
+        """Refuse a request that would exceed the budget, before anything is computed.
+
+        Raises:
+            InsufficientMemory: `details` is the plan of one session of `context` tokens.
+        """
+        own = settings is self.settings
+        if settings.memory.allow_overcommit or (own and context <= self._admitted[speculate]):
+            return
+        self.plan(context, speculate, settings).check()
+        if own:
+            self._admitted[speculate] = context
+
+    def expect(self, state: Any, ids: list[int]) -> None:
+        """Start reading the n-gram rows that a prompt needs first, behind what the live state holds of it."""
+
+        def request() -> None:
+            held = list(state.ids)
+            n = len(held) if ids[: len(held)] == held else 0
+            self.core.expect(ids[max(0, n - 8) : n], ids[n : n + self.settings.prefill.chunk])
+
+        if self.settings.ple.early_first_gather and not self._closed:
+            self._owner.submit(request)
+
+    def _ple(self, resident_bytes: int) -> Any:
+        """How the n-gram table is read; with `resident_bytes`, from memory."""
+        ple = self.settings.ple
         row_file = Path(ple.row_file) if ple.row_file else row_file_of(self.files.path)
         return _core.PleOptions(
             n_threads=ple.threads,
             hot_bytes=ple.hot_bytes,
             read_ahead=ple.lookahead,
+            staging=ple.staging,
             row_file=str(row_file) if ple.row_file or row_file.exists() else "",
             checksums=True,
-            resident_budget=plan.table if resident else None,
+            resident_budget=resident_bytes or None,
         )
 
     @cached_property
@@ -133,11 +174,6 @@ class Engine:
     def has_mtp(self) -> bool:
         """Whether the checkpoint carries an MTP head."""
         return bool(self.core.has_mtp)
-
-    @property
-    def residency(self) -> str:
-        """Where n-gram rows are read from: `resident` or `ssd`."""
-        return "resident" if any(s["residency"] == "resident" for s in self.core.ple_stats) else "ssd"
 
     def prompt_ids(self, prompt: Any) -> list[int]:
         """Token ids of a prompt given as text or as ids.

@@ -9,7 +9,7 @@ from typing import Any
 
 from qwenmtp.chat import ChatTemplate
 from qwenmtp.engine import Engine
-from qwenmtp.plan import MemoryPlan, memory_plan
+from qwenmtp.plan import MemoryPlan
 from qwenmtp.sessions import Depth, Mode, Session
 from qwenmtp.settings import Settings
 from qwenmtp.tokenizer import Tokenizer
@@ -66,6 +66,7 @@ class Model:
             "has_mtp": engine.has_mtp,
             "file_bytes": engine.files.n_bytes,
             "geometry": engine.files.geometry,
+            "ngram_tables": engine.run(lambda: engine.core.ple_stats),
         }
 
     def plan(self, context: int | None = None) -> MemoryPlan:
@@ -77,18 +78,8 @@ class Model:
         Raises:
             InvalidRequest: The context is out of range.
         """
-        s = self.settings
-        return memory_plan(
-            self._engine.files,
-            context=self._engine.context if context is None else context,
-            dtype=self._engine.dtype,
-            residency=s.ple.residency,
-            budget=s.memory.budget,
-            speculate=self.has_mtp,
-            hot_bytes=s.ple.hot_bytes,
-            chunk=s.prefill.chunk,
-            boundaries=s.session.boundaries,
-        )
+        engine = self._engine
+        return engine.plan(engine.context if context is None else context, self.has_mtp)
 
     def session(self, id: str | None = None, mode: Mode = "mtp", depth: Depth = 3, **overrides: Any) -> Session:
         """A new, empty timeline.
@@ -127,6 +118,7 @@ def load(
 
     Raises:
         ModelFormatError: The folder is not a qwen4_exp model that this package can run.
+        InsufficientMemory: Weights, or a resident n-gram table beside them, exceed the budget; `details` is the plan.
         ConfigError: A setting has an unknown name or a value that is not accepted.
     """
     files = open_model_files(Path(path))

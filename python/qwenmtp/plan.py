@@ -16,6 +16,7 @@ Residency = Literal["ssd", "resident", "auto"]
 DType = Literal["float32", "bfloat16"]
 
 KV_STEP = 256  # rows; csrc/state/kv_cache.cpp doubles from here
+PREWARM_MARGIN_BYTES = 6 << 30  # for the system and other programs, as the reference leaves
 AUTO_BANK_BYTES = 4 << 30  # what `auto` leaves for sessions beside a resident table
 HOT_BYTES = 256 << 20
 CHUNK = 2048
@@ -149,6 +150,14 @@ def memory_plan(
         full = plan(g["max_position"], resident=True)
         return plan(context, resident=full.peak + AUTO_BANK_BYTES <= limit)
     return plan(context, resident=residency == "resident")
+
+
+def prewarm_bytes(plan: MemoryPlan, table: int, wish: int | str) -> int:
+    """Bytes of a streamed table to read into the page cache: as wished (`all`, `off` or a number), or for `auto` what
+    the budget leaves free beside `plan` and a margin."""
+    free = plan.budget - plan.peak - PREWARM_MARGIN_BYTES
+    wanted = {"off": 0, "all": table, "auto": free}.get(wish, wish) if isinstance(wish, str) else wish
+    return 0 if plan.table else max(0, min(int(wanted), table))
 
 
 def table_bytes(files: ModelFiles) -> int:

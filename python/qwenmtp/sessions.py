@@ -183,6 +183,7 @@ class Session:
         Raises:
             InvalidRequest: An argument is out of its range.
             ContextLengthExceeded: The prompt leaves no room.
+            InsufficientMemory: Prompt and answer would exceed the memory budget; `details` is the plan.
             SessionBusy: Another request of this session is running.
             PleReadError, NonFiniteLogits: The state is then as before the call.
         """
@@ -204,6 +205,8 @@ class Session:
             )
         stops = StopStrings(stop)
         options = self._options(resolved, min(max_tokens, engine.context - len(ids)), ignore_stop, logprobs, deadline)
+        engine.admit(len(ids) + options["max_tokens"], self.mode == "mtp", self._settings)
+        engine.expect(self._state, ids)
         return self._rounds(ids, options, stops, on_progress)
 
     def chat(

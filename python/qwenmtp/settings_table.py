@@ -109,7 +109,9 @@ class PleSettings:
         "PLE_RESIDENCY",
         "where the table lives; auto is resident if the full context still fits",
     )
-    staging: bool = setting(True, v.BOOL, "PLE_STAGING", "read rows before the forward needs them; off is for tests")
+    staging: bool = setting(
+        True, v.BOOL, "PLE_STAGING", "sort, share, cache and read ahead; off reads row by row, to compare with"
+    )
     threads: int = setting(8, v.integer(0, 32), "PLE_THREADS", "threads that read rows; 0 reads on the owner thread")
     hot_bytes: int = setting(256 * 2**20, v.size(), "PLE_HOT_BYTES", "cache of hot rows; 0 is none")
     lookahead: bool = setting(
@@ -119,7 +121,7 @@ class PleSettings:
         True, v.BOOL, "PLE_EARLY", "start reading the first chunk's rows when the request arrives"
     )
     prewarm: int | Literal["auto", "off", "all"] = setting(
-        "auto", v.size("auto", "off", "all"), "PLE_PREWARM", "bytes of the table to read at load"
+        "auto", v.size("auto", "off", "all"), "PLE_PREWARM", "bytes of the table to read into the page cache after loading; auto is by the memory plan"
     )
     row_file: str | None = setting(
         None, v.optional(v.PATH), "PLE_ROW_FILE", "interleaved row file, read instead of the planar table"
@@ -215,7 +217,7 @@ class MemorySettings:
         "auto",
         v.size("auto"),
         "MEMORY_LIMIT",
-        "most that the accelerator's memory may hold; auto is the machine's own limit",
+        "bytes beyond which MLX waits for memory to be freed, in this process; auto is MLX's own",
     )
     budget: int | None = setting(
         None, v.optional(v.size()), "MEMORY_BUDGET", "plan as if the machine had so much memory"

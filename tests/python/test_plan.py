@@ -9,7 +9,7 @@ import pytest
 
 import qwenmtp
 from qwenmtp.errors import InsufficientMemory, InvalidRequest
-from qwenmtp.plan import memory_plan, table_bytes
+from qwenmtp.plan import memory_plan, prewarm_bytes, table_bytes
 from qwenmtp.weights import ModelFiles, open_model_files
 
 DEMO = Path(__file__).resolve().parents[2] / "models" / "demo"
@@ -129,3 +129,55 @@ def test_a_resident_table_that_does_not_fit_is_refused_at_load() -> None:
         DEMO, dtype="float32", ple_residency="resident", memory_budget=50 << 20, memory_allow_overcommit=True
     ) as model:
         assert model._engine.core.ple_stats[0]["residency"] == "resident"
+
+
+def test_weights_that_do_not_fit_are_refused_at_load() -> None:
+    with pytest.raises(InsufficientMemory) as refused:
+        qwenmtp.load(DEMO, dtype="float32", memory_budget=50 << 20)
+    assert refused.value.details["residency"] == "ssd"
+
+
+def test_a_request_that_does_not_fit_is_refused_before_prefill_with_the_plan() -> None:
+    files = open_model_files(DEMO)
+    plans = [memory_plan(files, context=n, dtype="float32", budget=1, hot_bytes=0) for n in (2048, 4096)]
+    budget = (plans[0].peak + plans[1].peak) // 2
+    with qwenmtp.load(DEMO, dtype="float32", memory_budget=budget, ple_hot_bytes=0) as model:
+        session = model.session()
+        prompt = [5] * 2000
+        with pytest.raises(InsufficientMemory, match="2049 tokens") as refused:
+            session.generate(prompt, max_tokens=49)
+        assert refused.value.details == model.plan(2049).to_json()
+        assert session.ids == []
+        list(session.generate(prompt[:10], max_tokens=2, ignore_stop=True))
+        session.generate(prompt, max_tokens=48)
+        with pytest.raises(InsufficientMemory):
+            session.generate(prompt, max_tokens=49)
+        held = model.session(memory_allow_overcommit=True)
+        held.generate(prompt, max_tokens=49)
+
+
+def test_the_allocators_limit_is_set_at_load() -> None:
+    before = mx.set_memory_limit(1 << 40)
+    try:
+        qwenmtp.load(DEMO, dtype="float32").close()
+        assert mx.set_memory_limit(1 << 40) == 1 << 40
+        qwenmtp.load(DEMO, dtype="float32", memory_limit="3GiB").close()
+        assert mx.set_memory_limit(before) == 3 << 30
+    finally:
+        mx.set_memory_limit(before)
+
+
+@pytest.mark.parametrize(
+    ("wish", "budget", "expected"),
+    [("all", 1, 1000), ("off", 1 << 60, 0), (300, 1, 300), (5000, 1, 1000), ("auto", 1 << 60, 1000), ("auto", 1, 0)],
+)
+def test_bytes_to_prewarm(wish: Any, budget: int, expected: int) -> None:
+    plan = memory_plan(released(), context=1000, dtype="bfloat16", budget=budget)
+    assert prewarm_bytes(plan, 1000, wish) == expected
+    resident = memory_plan(released(), context=1000, dtype="bfloat16", residency="resident", budget=budget)
+    assert prewarm_bytes(resident, 1000, wish) == 0
+
+
+def test_auto_prewarm_leaves_the_plan_and_six_gibibytes_free() -> None:
+    plan = memory_plan(released(), context=1000, dtype="bfloat16", budget=100 * GIB)
+    assert prewarm_bytes(plan, 1 << 50, "auto") == 100 * GIB - plan.peak - 6 * GIB
