@@ -28,6 +28,9 @@ def preset(name: str) -> list[str]:
     ]
 
 
+MTPLX = ".venv-mtplx/bin/python"
+PINS = "mtplx==2.12.2 'mlx[cpu]==0.32.2' mlx-lm==0.31.3 transformers==5.16.1 numpy==2.4.6"  # tools/oracle/README.md
+
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
 ASAN = {
     "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libubsan.so')} {runtime('libstdc++.so.6')}",
@@ -40,6 +43,13 @@ TSAN = {"LD_PRELOAD": runtime("libtsan.so"), "TSAN_OPTIONS": "report_signal_unsa
 STEPS: list[tuple[str, list[str], dict[str, str]]] = [
     ("build dev", preset("dev"), {}),
     ("slow tests", [*PYTEST, "-m", "slow"], {}),
+    (
+        "reference",
+        ["bash", "-c", f"test -x {MTPLX} || (python3 -m venv .venv-mtplx && {MTPLX} -m pip install -q {PINS})"],
+        {},
+    ),
+    ("AR receipt", [sys.executable, "tools/receipts/ar.py", "models/demo", "--reference", MTPLX], {}),
+    ("MTP receipt", [sys.executable, "tools/receipts/mtp_final.py", "models/demo", "--reference", MTPLX], {}),
     ("build asan", preset("asan"), {}),
     ("asan tests", [*PYTEST, "tests/state", "tests/sampling", "tests/decode", "tests/ple", "tests/model"], ASAN),
     ("fuzz checkpoints", [sys.executable, "tools/fuzz_checkpoint.py", "200000"], ASAN),
