@@ -1,8 +1,11 @@
 /** Room ple under test: many n-gram cases in one call, faults under the reads.
  */
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
@@ -18,7 +21,9 @@
 #include <vector>
 
 #include "base/file.h"
+#include "bindings/model_values.h"
 #include "ple/hot_rows.h"
+#include "ple/open.h"
 #include "ple/resident.h"
 #include "ple/stager.h"
 #include "ple/unique_rows.h"
@@ -226,6 +231,27 @@ void register_ple(nb::module_& m) {
       "times"_a = std::numeric_limits<int64_t>::max(),
       "What pread does `times` times, once `after` calls went through: none, "
       "eio, eof, eintr, partial.");
+  m.def(
+      "Model",
+      [](const nb::dict& geometry,
+         const std::string& layout,
+         std::vector<std::string> files,
+         const std::vector<bindings::TensorRow>& tensors,
+         const bindings::Widths& quant,
+         bool float32,
+         nb::handle /* progress */,
+         const ple::OpenOptions& options) {
+        return std::make_unique<model::Model>(
+            bindings::to_config(geometry),
+            bindings::to_weights(
+                layout,
+                std::move(files),
+                tensors,
+                quant,
+                float32),
+            options);
+      },
+      "A _core.Model whose files are read through the faults.");
   m.def(
       "bare_preads",
       &bare_preads,
