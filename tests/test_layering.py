@@ -23,7 +23,7 @@ ROOMS = {
 # Rooms that know no tensors.
 NO_MLX = {"sampling", "ple"}
 
-CORE_IMPORTERS = {"sampling", "engine", "store", "checkpoint_files", "sessions", "table"}
+CORE_IMPORTERS = {"sampling", "engine", "store", "checkpoint_files", "archive", "timeline", "sessions", "table"}
 
 # Python modules from low to high; a module may import only from lower ranks or its own.
 PYTHON_RANK = {
@@ -40,9 +40,11 @@ PYTHON_RANK = {
                 "settings_values",
                 "text_files",
             },
-            {"sampling", "tokenizer", "chat", "safetensors_io", "geometry", "tensors"},
+            {"sampling", "tokenizer", "chat", "safetensors_io", "geometry", "tensors", "reuse", "writer"},
             {"convert", "weights", "plan", "inventory", "table"},
-            {"engine", "store", "checkpoint_files"},
+            {"engine", "store", "checkpoint_files", "identity", "bank"},
+            {"archive"},
+            {"timeline", "turns"},
             {"sessions"},
             {"model"},
             {"terminal"},

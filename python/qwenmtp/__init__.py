@@ -27,17 +27,21 @@ from qwenmtp.errors import (
 )
 
 if TYPE_CHECKING:
+    from qwenmtp.bank import SessionBank
     from qwenmtp.model import Model, load
     from qwenmtp.plan import MemoryPlan
     from qwenmtp.sampling import SamplingParams
-    from qwenmtp.sessions import Round, Session, Turn
+    from qwenmtp.sessions import Session
     from qwenmtp.settings import Settings
+    from qwenmtp.store import CheckpointStore
+    from qwenmtp.turns import Round, Turn
 
 check_mlx()
 
 __all__ = [
     "Cancelled",
     "CheckpointError",
+    "CheckpointStore",
     "ConfigError",
     "ContextLengthExceeded",
     "DeadlineExceeded",
@@ -55,6 +59,7 @@ __all__ = [
     "Round",
     "SamplingParams",
     "Session",
+    "SessionBank",
     "SessionBusy",
     "Settings",
     "Turn",
@@ -65,13 +70,15 @@ __all__ = [
 
 # Module of each name that is loaded at its first use.
 _LAZY = {
+    "CheckpointStore": "store",
     "MemoryPlan": "plan",
     "Model": "model",
-    "Round": "sessions",
+    "Round": "turns",
     "SamplingParams": "sampling",
     "Session": "sessions",
+    "SessionBank": "bank",
     "Settings": "settings",
-    "Turn": "sessions",
+    "Turn": "turns",
     "load": "model",
 }
 

@@ -9,18 +9,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from qwenmtp.checkpoint_files import CheckpointInfo, inspect, ls, prune, verify
+from qwenmtp.checkpoint_files import CheckpointInfo, inspect, ls, prune, store_root, verify
 from qwenmtp.settings import Settings
 from qwenmtp.terminal import human_bytes, table
 
 
 def default_root() -> Path:
-    """The store's root: `checkpoint.dir`, else the system's folder for caches."""
-    chosen = Settings.from_env().checkpoint.dir
-    if chosen is not None:
-        return Path(chosen)
-    caches = "Library/Caches" if sys.platform == "darwin" else ".cache"
-    return Path.home() / caches / "qwenmtp" / "sessions"
+    """The store's root as this process would use it."""
+    return store_root(Settings.from_env().checkpoint.dir)
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -60,6 +61,14 @@ class CheckpointInfo:
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON-ready object."""
         return asdict(self)
+
+
+def store_root(chosen: str | None) -> Path:
+    """The folder of all stores: the one chosen by `checkpoint.dir`, else the system's folder for caches."""
+    if chosen is not None:
+        return Path(chosen)
+    caches = "Library/Caches" if sys.platform == "darwin" else ".cache"
+    return Path.home() / caches / "qwenmtp" / "sessions"
 
 
 @contextmanager

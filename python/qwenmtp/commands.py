@@ -78,6 +78,9 @@ def _generate_arguments(p: argparse.ArgumentParser) -> None:
         "--stop", action="append", default=[], metavar="S", help="text that ends the answer; may be repeated"
     )
     p.add_argument("--ignore-stop", action="store_true", help="go on through stop tokens")
+    p.add_argument(
+        "--session", metavar="NAME", help="go on with the conversation stored under this name, and store it again"
+    )
 
 
 def _prompt(args: argparse.Namespace) -> str | list[int]:
@@ -119,6 +122,15 @@ def _interrupt_cancels(session: Session) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def _continued(session: Session, model: Model, prompt: str | list[int], *, chat: bool) -> list[int]:
+    """The stored ids and, behind them, the prompt's; nothing but the prompt where nothing usable is stored."""
+    behind = session.resume()
+    if chat:
+        text = model.chat_template.render([{"role": "user", "content": prompt}])
+        prompt = "\n" + text if behind else text
+    return session.ids + (model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+
+
 def _generate(args: argparse.Namespace) -> int:
     prompt = _prompt(args)
     if args.chat and not isinstance(prompt, str):
@@ -133,7 +145,9 @@ def _generate(args: argparse.Namespace) -> int:
     )
     model, load_seconds = _opened(args.model, dtype=args.dtype)
     with model:
-        session = model.session(mode="ar" if args.ar else "mtp", depth=args.depth)
+        session = model.session(args.session, mode="ar" if args.ar else "mtp", depth=args.depth)
+        if args.session is not None:
+            prompt = _continued(session, model, prompt, chat=args.chat)
         with _interrupt_cancels(session), ProgressLine("reading") as line:
             options: dict[str, Any] = {
                 "max_tokens": args.max_tokens,
@@ -141,7 +155,7 @@ def _generate(args: argparse.Namespace) -> int:
                 "ignore_stop": args.ignore_stop,
                 "on_progress": line,
             }
-            if args.chat:
+            if args.chat and isinstance(prompt, str):
                 rounds = session.chat([{"role": "user", "content": prompt}], params, **options)
             else:
                 rounds = session.generate(prompt, params, **options)
@@ -151,7 +165,9 @@ def _generate(args: argparse.Namespace) -> int:
                     sys.stdout.write(r.text)
                     sys.stdout.flush()
         turn = session.last_turn
-    assert turn is not None
+        assert turn is not None
+        if args.session is not None and turn.final["committed"]:
+            session.save()
     if args.json:
         answer = turn.to_json()
         answer["timing"]["load"] = load_seconds
@@ -263,6 +279,7 @@ COMMANDS = (
             'qwenmtp generate --model models/demo "def main(argv):"',
             "qwenmtp generate --file prompt.txt --temperature 0 --max-tokens 64 --json",
             'qwenmtp generate --chat "What does os.path.join do?" --seed 7',
+            'qwenmtp generate --session notes "and then"',
         ),
         _generate_arguments,
         _generate,

@@ -114,12 +114,11 @@ class Engine:
         if own:
             self._admitted[speculate] = context
 
-    def expect(self, state: Any, ids: list[int]) -> None:
+    def expect(self, held: list[int], ids: list[int]) -> None:
         """Start reading the n-gram rows that a prompt needs first, behind what the live state holds of it."""
+        n = len(held) if ids[: len(held)] == held else 0
 
         def request() -> None:
-            held = list(state.ids)
-            n = len(held) if ids[: len(held)] == held else 0
             self.core.expect(ids[max(0, n - 8) : n], ids[n : n + self.settings.prefill.chunk])
 
         if self.settings.ple.early_first_gather and not self._closed:

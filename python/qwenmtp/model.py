@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from qwenmtp.archive import Archive
+from qwenmtp.bank import SessionBank
 from qwenmtp.chat import ChatTemplate
 from qwenmtp.engine import Engine
 from qwenmtp.plan import MemoryPlan
 from qwenmtp.sessions import Depth, Mode, Session
 from qwenmtp.settings import Settings
+from qwenmtp.store import CheckpointStore
 from qwenmtp.tokenizer import Tokenizer
 from qwenmtp.weights import open_model_files
 
@@ -26,6 +29,7 @@ class Model:
 
     def __init__(self, engine: Engine):
         self._engine = engine
+        self._archive = Archive(engine)
         self.config: dict[str, Any] = engine.files.config
         self.settings: Settings = engine.settings
 
@@ -81,23 +85,59 @@ class Model:
         engine = self._engine
         return engine.plan(engine.context if context is None else context, self.has_mtp)
 
-    def session(self, id: str | None = None, mode: Mode = "mtp", depth: Depth = 3, **overrides: Any) -> Session:
+    def session(
+        self, id: str | None = None, mode: Mode = "mtp", depth: Depth = 3, *, cache_scope: str = "", **overrides: Any
+    ) -> Session:
         """A new, empty timeline.
 
         Args:
-            id: Its name.
+            id: Its name. A named session shares prefixes with others in memory and on disk.
             mode: `mtp` to draft and verify, `ar` for one token a forward.
             depth: Drafts a round: 1..5, or "auto" to choose by measured cost and acceptance.
+            cache_scope: States are shared within a scope only: a template, a set of tools, a tenant.
             **overrides: Settings of this session alone, such as `context_copy=False`.
 
         Raises:
-            InvalidRequest: An argument is out of range, or `mtp` on a model without a head.
+            InvalidRequest: An argument is out of its range, or `mtp` on a model without a head.
             ConfigError: An override has an unknown name or a value that is not accepted.
         """
-        return Session(self._engine, id, mode, depth, self.settings.override(**overrides) if overrides else None)
+        settings = self.settings.override(**overrides) if overrides else None
+        return Session(self._archive, id, mode, depth, settings, cache_scope)
+
+    def restore(self, path: str | os.PathLike[str], depth: Depth | None = None, cache_scope: str = "") -> Session:
+        """A nameless session from a file of `Session.save`. The mode is the file's; whose it was does not matter.
+
+        Args:
+            path: The file; it is never removed.
+            depth: Drafts a round that the file was saved with; None is 3.
+            cache_scope: Its scope.
+
+        Raises:
+            CheckpointError: The file was refused; `outcome` is the row of docs/checkpoint-format.md.
+        """
+        chosen: Depth = 3 if depth is None else depth
+        found, mode = self._archive.read(
+            path, lambda mode: self._archive.identity(mode, chosen, self.settings, cache_scope)
+        )
+        return Session(self._archive, None, "mtp" if mode == "mtp" else "ar", chosen, None, cache_scope, found)
+
+    @property
+    def bank(self) -> SessionBank:
+        """The states in memory."""
+        return self._archive.bank
+
+    @property
+    def store(self) -> CheckpointStore | None:
+        """The files of named sessions with default mode, depth and scope; None where checkpoints are off."""
+        mode = "mtp" if self.has_mtp else "ar"
+        return self._archive.store(self._archive.identity(mode, 3, self.settings, "").digest())
 
     def close(self) -> None:
-        """Free the weights; sessions of this model are unusable from then on."""
+        """Write what named sessions have not written yet, for at most ten seconds, and free states and weights.
+
+        Sessions of this model are unusable from then on.
+        """
+        self._archive.close()
         self._engine.close()
 
 

@@ -1,116 +1,36 @@
-"""Conversations on an open model: one timeline each, one request at a time. Owns text, stops and reuse; the core owns
-state and draws."""
+"""Conversations on an open model: one request at a time each. Owns requests; timelines own states, the core draws."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from qwenmtp import _core
-from qwenmtp.engine import Engine
+from qwenmtp.archive import Archive, Restored
 from qwenmtp.errors import InvalidRequest, SessionBusy
+from qwenmtp.identity import SessionIdentity
 from qwenmtp.sampling import ResolvedSampling, SamplingParams
 from qwenmtp.settings import Settings
+from qwenmtp.store import SaveReport
 from qwenmtp.tensors import Tensor, as_tensors
-from qwenmtp.tokenizer import StopStrings, StreamDecoder
+from qwenmtp.timeline import Start, Timeline
+from qwenmtp.tokenizer import StopStrings
+from qwenmtp.turns import Answer, Round, Turn
 
 Mode = Literal["mtp", "ar"]
 Depth = int | Literal["auto"]
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one draft-verify-commit round released.
-
-    Attributes:
-        ids: Tokens, stop tokens left out.
-        text: Their text; a character whose bytes are not complete comes with a later round.
-        drafted: Tokens proposed in the round.
-        accepted: How many of them the model itself would have drawn.
-        logprobs: Per token, if asked for: its log-probability and the best alternatives, from the raw logits.
-    """
-
-    ids: tuple[int, ...]
-    text: str
-    drafted: int
-    accepted: int
-    logprobs: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A finished answer.
-
-    Attributes:
-        ids: Every token of the answer, a terminating stop token included.
-        text: The answer's text.
-        finish: `stop`, `length`, `cancelled` or `deadline`.
-        stop_origin: For `stop`: what ended it (reference/decode.md 4.5, `stop_string`, `repetition_stop`).
-        usage: Token counts: `prompt`, `cached`, `prefilled`, `completion`.
-        timing: Seconds by phase; rates are for whoever divides.
-        stats: Counters of the drivers (docs/decode.md).
-        reuse: Where the prompt's prefix came from: `restored` tokens, `source`.
-        final: Whether the state after the last token is kept: `committed`, and `reason` where not.
-    """
-
-    ids: tuple[int, ...]
-    text: str
-    finish: str
-    stop_origin: str | None
-    usage: dict[str, int]
-    timing: dict[str, float]
-    stats: dict[str, Any]
-    reuse: dict[str, Any]
-    final: dict[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """All fields, JSON-ready."""
-        return asdict(self)
-
-
-@dataclass(slots=True)
-class _Answer:
-    """The text of an answer while it grows, and the ids that belong to it."""
-
-    stream: StreamDecoder | None
-    stops: StopStrings
-    ids: list[int] = field(default_factory=list)
-    text: str = ""
-
-    def push(self, ids: Sequence[int]) -> tuple[tuple[int, ...], str]:
-        """Ids and text that may be shown; nothing from the token that completes a stop string on."""
-        shown, pieces = [], []
-        for token in ids:
-            if self.stops.matched is not None:
-                break
-            piece = self.stops.push(self.stream.push([token])) if self.stream else ""
-            pieces.append(piece)
-            if self.stops.matched is None:
-                shown.append(token)
-        self.ids += shown
-        text = "".join(pieces)
-        self.text += text
-        return tuple(shown), text
-
-    def flush(self) -> str:
-        """The rest of the text, when nothing follows."""
-        if self.stops.matched is not None or self.stream is None:
-            return ""
-        rest = self.stops.push(self.stream.flush())
-        if self.stops.matched is None:
-            rest += self.stops.flush()
-        self.text += rest
-        return rest
-
-
 class Session:
     """One timeline: its live state serves the next prompt that extends it.
 
-    Methods may be called from any thread, one request at a time; a second one raises SessionBusy.
+    A named session also shares prefixes with others of its identity, in memory and on disk, and is written there behind
+    the user's back; a session without a name keeps to itself. Methods may be called from any thread, one request at a
+    time; a second one raises SessionBusy.
 
     Attributes:
         id: Name of the timeline, or None.
@@ -121,12 +41,15 @@ class Session:
 
     def __init__(
         self,
-        engine: Engine,
+        archive: Archive,
         id: str | None = None,
         mode: Mode = "mtp",
         depth: Depth = 3,
         settings: Settings | None = None,
+        cache_scope: str = "",
+        restored: Restored | None = None,
     ):
+        engine = archive.engine
         if mode not in ("mtp", "ar"):
             raise InvalidRequest(f"[session] mode {mode!r}, expected 'mtp' or 'ar'", details={"field": "mode"})
         if depth != "auto" and (isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 5):
@@ -135,9 +58,12 @@ class Session:
             raise InvalidRequest("[session] the model has no MTP head, expected mode 'ar'", details={"field": "mode"})
         self.id, self.mode, self.depth = id, mode, depth
         self.last_turn: Turn | None = None
-        self._engine = engine
+        self._archive, self._engine, self._scope = archive, engine, cache_scope
         self._settings = settings or engine.settings
-        self._state: Any = self._fresh()
+        identity = archive.identity(mode, depth, self._settings, cache_scope)
+        self._timeline = Timeline(archive, identity, id, self._settings)
+        if restored is not None:
+            self._timeline.take(restored.state, restored.finish, "store")
         self._busy = threading.Lock()
         self._decoder: Any = None
         self._cancelled = False
@@ -150,8 +76,13 @@ class Session:
 
     @property
     def ids(self) -> list[int]:
-        """Every token that the live state holds."""
-        return list(self._state.ids)
+        """Every token of the timeline."""
+        return [int(i) for i in self._timeline.ids]
+
+    @property
+    def identity(self) -> SessionIdentity:
+        """What its states may be shared with."""
+        return self._timeline.identity
 
     def generate(
         self,
@@ -206,7 +137,7 @@ class Session:
         stops = StopStrings(stop)
         options = self._options(resolved, min(max_tokens, engine.context - len(ids)), ignore_stop, logprobs, deadline)
         engine.admit(len(ids) + options["max_tokens"], self.mode == "mtp", self._settings)
-        engine.expect(self._state, ids)
+        engine.expect(self.ids, ids)
         return self._rounds(ids, options, stops, on_progress)
 
     def chat(
@@ -230,30 +161,58 @@ class Session:
             decoder.cancel()
 
     def reset(self) -> None:
-        """Forget the timeline."""
+        """Forget the timeline; what is stored elsewhere stays."""
         with self._held():
-            self._state = self._fresh()
+            self._timeline.reset()
 
     def fork(self, id: str | None = None) -> Session:
         """A second timeline from here; both go on independently."""
         with self._held():
-            other = Session(self._engine, id, self.mode, self.depth, self._settings)
-            other._state = self._engine.run(self._state.fork)
+            other = Session(self._archive, id, self.mode, self.depth, self._settings, self._scope)
+            if len(self._timeline.ids):
+                other._timeline.take(self._timeline.forked(), self._timeline.finish)
             return other
 
+    def save(self, path: str | os.PathLike[str] | None = None) -> SaveReport:
+        """Write the timeline, whole or not at all.
+
+        Args:
+            path: The file; None writes the session's own file in the store, which needs a name.
+
+        Raises:
+            InvalidRequest: Nothing to save, or no name and no path.
+            CheckpointError: `busy` (disk full, I/O error) or `unsafe_path`; an older file is as it was.
+        """
+        with self._held():
+            return self._timeline.save(path)
+
+    def resume(self) -> bool:
+        """Take up the timeline that is stored under the session's name, if there is one that may be used.
+
+        Returns:
+            Whether there was. What was wrong with a file is told by the next answer's `reuse["miss"]`.
+        """
+        with self._held():
+            return self._timeline.resume()
+
     def state(self) -> dict[str, Any]:
-        """Lengths of the live state: `tokens`, `history`, `mode`, `depth`."""
+        """Of the live state: `tokens`, `history` rows, `mode`, `depth`, `boundaries`, `bytes` in memory, `identity`."""
+        entry = self._timeline.entry
+        live = entry.state if entry else None
         return {
-            "tokens": len(self._state),
-            "history": self._state.history_len,
+            "tokens": len(self._timeline.ids),
+            "history": live.history_len if live else 0,
             "mode": self.mode,
             "depth": self.depth,
+            "boundaries": list(entry.boundaries) if entry and live else [],
+            "bytes": entry.n_bytes if entry and live else 0,
+            "identity": self.identity.digest().hex(),
         }
 
     def first_difference(self, other: Session) -> str | None:
         """Where the live states of two sessions part first: tensor, index and values; None when all bits are equal."""
         with self._held(), other._held():
-            a, b = self._state, other._state
+            a, b = self._timeline.whole(), other._timeline.whole()
             found: str | None = self._engine.run(lambda: a.first_difference(b))
             return found
 
@@ -265,11 +224,7 @@ class Session:
             (`final.logits`, `final.hidden`).
         """
         with self._held():
-            return as_tensors(self._engine.run(self._state.tensors))
-
-    def _fresh(self) -> Any:
-        engine, speculate = self._engine, self.mode == "mtp"
-        return engine.run(lambda: _core.State(engine.core, speculate))
+            return as_tensors(self._engine.run(self._timeline.whole().tensors))
 
     def _held(self) -> _Held:
         return _Held(self._busy, self.id)
@@ -304,12 +259,15 @@ class Session:
         with self._held():
             self._cancelled = False
             started = time.perf_counter()
-            if ids[: len(self._state)] != list(self._state.ids):
-                self._state = self._fresh()
-            state, restored = self._state, len(self._state)
-            decoder = engine.run(lambda: _core.Decoder(engine.core, state, ids, options))
+            start = self._timeline.start(ids, len(ids) + options["max_tokens"])
+            options["boundaries"] = start.boundaries
+            try:
+                decoder = engine.run(lambda: _core.Decoder(engine.core, start.state, ids, options))
+            except BaseException:
+                self._timeline.release(start)
+                raise
             self._decoder = decoder
-            answer = _Answer(engine.tokenizer.stream() if engine.texts else None, stops)
+            answer = Answer(engine.tokenizer.stream() if engine.texts else None, stops)
             first = None
             ended = False
             try:
@@ -319,6 +277,8 @@ class Session:
                     done = engine.run(decoder.prefill)
                     if on_progress is not None:
                         on_progress(done, len(ids))
+                if not decoder.done:
+                    self._timeline.keep_prompt(start, len(ids))
                 while not decoder.done and stops.matched is None:
                     released = engine.run(decoder.step)
                     first = first or time.perf_counter() - started
@@ -329,15 +289,16 @@ class Session:
                 rest = answer.flush()
                 ended = True
                 seconds = {"first_token": first or 0.0, "total": time.perf_counter() - started}
-                self.last_turn = self._turn(decoder, answer, restored, len(ids), seconds)
+                self.last_turn = self._turn(decoder, answer, start, len(ids), seconds)
                 if rest:
                     yield Round((), rest, 0, 0)
             finally:
                 self._decoder = None
                 if not ended:  # the consumer stopped pulling, or a step raised
                     engine.run(decoder.abandon)
+                self._timeline.release(start)
 
-    def _turn(self, decoder: Any, answer: _Answer, restored: int, n_prompt: int, seconds: dict[str, float]) -> Turn:
+    def _turn(self, decoder: Any, answer: Answer, start: Start, n_prompt: int, seconds: dict[str, float]) -> Turn:
         """Commits the state, unless the answer was cut short."""
         finish, origin = decoder.finish_reason, decoder.stop_origin
         ids = tuple(decoder.tokens)
@@ -349,6 +310,8 @@ class Session:
             refused = finish
         else:
             refused = self._engine.run(decoder.finish)
+            if not refused:
+                self._timeline.commit(start, finish)
         stats = dict(decoder.statistics)
         stats["ple"] |= {"residency": self._engine.residency, "staging": self._settings.ple.staging}
         return Turn(
@@ -358,13 +321,13 @@ class Session:
             stop_origin=origin if finish == "stop" else None,
             usage={
                 "prompt": n_prompt,
-                "cached": restored,
-                "prefilled": n_prompt - restored,
+                "cached": start.restored,
+                "prefilled": n_prompt - start.restored,
                 "completion": len(ids),
             },
             timing={**stats.pop("seconds"), **seconds},
             stats=stats,
-            reuse={"restored": restored, "source": "live" if restored else "none"},
+            reuse=start.reuse,
             final={"committed": not refused, "reason": refused or None},
         )
 

@@ -236,7 +236,6 @@ LEGACY: dict[str, Legacy] = {
         Legacy("SESSION_BLOCK_PREFIX_RESTORE", "session.block_prefix", "C", read_c(True)),
         Legacy("SESSION_NEAR_PREFIX_MAX_TOKEN_GAP", "session.gap", "H", read_h(0)),
         Legacy("SESSION_NEAR_PREFIX_MIN_MATCH_TOKENS", "session.near_min", "H", read_h(1)),
-        Legacy("SESSION_PREFIX_BLOCK_SIZE", "session.block", "H", read_h(1)),
         Legacy("SESSION_BLOCK_PREFIX_MIN_MATCH_TOKENS", "session.block_min", "H", read_h(1)),
         Legacy("GDN_BOUNDARY_MAX", "session.boundaries", "H", read_h(2, 8)),
         Legacy("GDN_BOUNDARY_TAIL_INTERVAL", "session.tail_interval", "H", read_h(0)),
@@ -316,6 +315,7 @@ NO_EFFECT: dict[str, str] = {
     "QWEN4_PREFILL_WIDE_CHUNK": "one chunk width: prefill.chunk",
     "QWEN4_BLOCK_VERIFY": "one acceptance law: token by token",
     "MTP_HISTORY_LAST_WINDOW_THRESHOLD": "history policy auto switches at 16,384 prompt tokens",
+    "SESSION_PREFIX_BLOCK_SIZE": "a state without boundaries is never cut",
     "SKIP_VERIFY_SNAPSHOT": "a rejected window always needs its snapshot",
     "NAX_VERIFY": "a patch of other model families",
 }

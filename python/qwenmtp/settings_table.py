@@ -121,7 +121,10 @@ class PleSettings:
         True, v.BOOL, "PLE_EARLY", "start reading the first chunk's rows when the request arrives"
     )
     prewarm: int | Literal["auto", "off", "all"] = setting(
-        "auto", v.size("auto", "off", "all"), "PLE_PREWARM", "bytes of the table to read into the page cache after loading; auto is by the memory plan"
+        "auto",
+        v.size("auto", "off", "all"),
+        "PLE_PREWARM",
+        "bytes of the table to read into the page cache after loading; auto is by the memory plan",
     )
     row_file: str | None = setting(
         None, v.optional(v.PATH), "PLE_ROW_FILE", "interleaved row file, read instead of the planar table"
@@ -159,7 +162,6 @@ class SessionSettings:
     )
     gap: int = setting(8, v.integer(0), "SESSION_GAP", "tokens that near_prefix may drop")
     near_min: int = setting(64, v.integer(1), "SESSION_NEAR_MIN", "tokens that near_prefix must keep")
-    block: int = setting(256, v.integer(1), "SESSION_BLOCK", "grain of block_prefix where there are no boundaries")
     block_min: int = setting(512, v.integer(1), "SESSION_BLOCK_MIN", "tokens that block_prefix must keep")
     boundaries: int = setting(4, v.integer(0, 8), "SESSION_BOUNDARY_MAX", "boundary records of one state")
     tail_interval: int = setting(

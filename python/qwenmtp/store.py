@@ -4,49 +4,25 @@ the format; refuses folders that are not private."""
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import threading
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from qwenmtp import _core
 from qwenmtp import checkpoint_files as files
 from qwenmtp.errors import CheckpointError
+from qwenmtp.reuse import Ids, ReusePolicy, as_ids, common_prefix
 
 T = TypeVar("T")
 
 GIB = 1 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionIdentity:
-    """Everything that can change a bit of a state; states of different identities never meet."""
-
-    model: str  # digest of config and shards
-    mtp_head: str
-    tokenizer: str
-    compute_dtype: str
-    kv_dtype: str
-    mode: str  # "ar" or "mtp"
-    depth: int | str | None  # None where depths share their states
-    lanes: tuple[str, ...] = ()  # lanes that are on and change bits, sorted
-    history_policy: str = "committed"
-    cache_scope: str = ""  # the caller's: template, tools, tenant
-    format_major: int = 2
-
-    def digest(self) -> bytes:
-        """SHA-256 of the fields as canonical JSON."""
-        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(text.encode()).digest()
 
 
 def owner_digest(key: str) -> bytes:
@@ -162,7 +138,7 @@ class CheckpointStore:
         self._lock = threading.RLock()
         self._writes: deque[tuple[float, int]] = deque()
         self._index: dict[str, tuple[tuple[int, ...], StoreEntry]] = {}
-        self._ids: dict[str, tuple[tuple[int, ...], npt.NDArray[np.uint32], list[int]]] = {}
+        self._ids: dict[str, tuple[tuple[int, ...], Ids, list[int]]] = {}
         self._root = files.open_store(root)
         self._folder = identity.hex()[:32]
         self._dir = files.open_folder(self._root, self._folder)
@@ -188,21 +164,22 @@ class CheckpointStore:
                     del cache[gone]
         return sorted(found, key=lambda e: e.accessed_ns)
 
-    def find(self, ids: Sequence[int] | npt.NDArray[Any]) -> Match | None:
+    def find(self, ids: Ids | Sequence[int], policy: ReusePolicy | None = None) -> Match | None:
         """The stored state that saves a prompt the most tokens, whoever owns it.
 
         Args:
             ids: Prompt token ids.
+            policy: When a file that the prompt leaves is worth rewinding; None is always.
 
         Returns:
             None when no file has a whole prefix of the prompt, nor a boundary record inside the common prefix.
         """
-        prompt = np.asarray(ids, dtype=np.uint32)
+        prompt, policy = as_ids(ids), policy or ReusePolicy()
         best: Match | None = None
         for entry in sorted(self.entries(), key=lambda e: -e.n_tokens):
             if best is not None and best.restore_at >= entry.n_tokens:
                 break
-            match = self._match(entry, prompt)
+            match = self._match(entry, prompt, policy)
             if match is not None and (best is None or match.restore_at > best.restore_at):
                 best = match
         return best
@@ -284,21 +261,19 @@ class CheckpointStore:
         self._index[name] = (signature, entry)
         return entry
 
-    def _match(self, entry: StoreEntry, prompt: npt.NDArray[np.uint32]) -> Match | None:
+    def _match(self, entry: StoreEntry, prompt: Ids, policy: ReusePolicy) -> Match | None:
         with self._lock:
             stored = self._stored_ids(entry)
         if stored is None:
             return None
         ids, boundaries = stored
-        n = min(len(ids), len(prompt))
-        differs = np.flatnonzero(ids[:n] != prompt[:n])
-        common = int(differs[0]) if len(differs) else n
-        if common == len(ids):
-            return Match(entry, common, None, common)
-        usable = bisect_right(boundaries, common)
-        return Match(entry, boundaries[usable - 1], usable - 1, common) if usable else None
+        common = common_prefix(ids, prompt)
+        point = policy.restore_point(common, len(ids), boundaries, len(prompt))
+        if point is None:
+            return None
+        return Match(entry, point.length, boundaries.index(point.length) if point.kind == "boundary" else None, common)
 
-    def _stored_ids(self, entry: StoreEntry) -> tuple[npt.NDArray[np.uint32], list[int]] | None:
+    def _stored_ids(self, entry: StoreEntry) -> tuple[Ids, list[int]] | None:
         signature = self._index[entry.name][0] if entry.name in self._index else ()
         known = self._ids.get(entry.name)
         if known is None or known[0] != signature:
@@ -309,7 +284,7 @@ class CheckpointStore:
             except CheckpointError as e:
                 self._reject(entry.name, e, file)
                 return None
-            known = (signature, np.frombuffer(header.ids, "<u4"), header.boundaries)
+            known = (signature, np.frombuffer(header.ids, "<i4"), header.boundaries)
             self._ids[entry.name] = known
         return known[1], known[2]
 

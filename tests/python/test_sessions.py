@@ -69,7 +69,7 @@ def test_a_prompt_that_extends_the_live_state_is_not_read_again(demo: Model, mod
     cold = answer(demo.session(mode=mode), longer, max_tokens=12)
     assert warm.reuse["restored"] == len(prompt) + 9
     assert warm.usage["prefilled"] == len(longer) - len(prompt) - 9
-    assert cold.reuse == {"restored": 0, "source": "none"}
+    assert cold.reuse == {"restored": 0, "mode": "none", "source": "none", "miss": "new_session"}
     assert warm.ids == cold.ids
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from qwenmtp.bench.timing import BenchResult, interleaved, result
 from qwenmtp.model import Model, load
 from qwenmtp.sampling import SamplingParams
-from qwenmtp.sessions import Turn
+from qwenmtp.turns import Turn
 
 PROMPTS = (
     "def main(argv):\n    ",
