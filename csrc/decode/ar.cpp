@@ -1,8 +1,11 @@
 #include "decode/ar.h"
 
+#include "decode/sync.h"
+
 namespace qwenmtp::decode {
 
 void ArLoop::advance() {
+  const trace::Span span("round", turn_.statistics.rounds + 1);
   Turn& t = turn_;
   if (t.room() <= 0) {
     done_ = true;
@@ -39,7 +42,7 @@ void ArLoop::forward_last() {
   if (t.options.async) {
     mx::async_eval(arrays);
   } else {
-    mx::eval(arrays);
+    sync(arrays);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "decode/sync.h"
 
 namespace qwenmtp::decode {
 
@@ -103,6 +104,7 @@ void Decoder::abandon() {
 }
 
 int Decoder::prefill() {
+  const trace::Span span("prefill");
   int held = turn_.network.trunk_len();
   guarded([&] {
     turn_.poll();
@@ -157,6 +159,7 @@ Released Decoder::advance() {
 }
 
 Released Decoder::step() {
+  const trace::Span span("step");
   Released round = advance();
   while (!done_ && !at_head()) {
     Released more = advance();
@@ -202,7 +205,7 @@ void Decoder::forward_pending() {
   if (t.options.speculate) {
     arrays.push_back(rows.hidden);
   }
-  mx::eval(arrays);
+  sync(arrays);
   t.tip = Tip{*rows.logits, std::nullopt, 0};
   if (t.options.speculate) {
     t.tip->hidden = rows.hidden;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "decode/sync.h"
 
 namespace qwenmtp::decode {
 
@@ -24,6 +25,7 @@ Rows ModelNetwork::forward(
     std::span<const int32_t> ids,
     LogitRows which,
     bool open_window) {
+  const trace::Span span("forward", std::ssize(ids));
   Rows rows = model_.trunk().forward(ids, state_.trunk, which, open_window);
   state_.ids.insert(state_.ids.end(), ids.begin(), ids.end());
   state_.logits.reset();
@@ -45,7 +47,7 @@ void ModelNetwork::mark(const std::optional<mx::array>& hidden) {
   if (state_.mtp && hidden) {
     // A copy: a slice would keep the whole chunk's rows.
     here.hidden = mx::contiguous(mx::reshape(*hidden, {-1}));
-    mx::eval(*here.hidden);
+    sync(*here.hidden);
   }
   auto& known = state_.boundaries;
   const auto at =
@@ -82,6 +84,7 @@ Rows ModelNetwork::draft(
     const mx::array& hidden,
     int32_t token,
     int /* depth: the head is the same at every depth */) {
+  const trace::Span span("draft");
   auto out = model_.mtp_head()->forward(hidden, {&token, 1}, *state_.mtp);
   return {out.logits, out.hidden};
 }
@@ -89,6 +92,7 @@ Rows ModelNetwork::draft(
 void ModelNetwork::append_history(
     const mx::array& hidden,
     std::span<const int32_t> ids) {
+  const trace::Span span("history", std::ssize(ids));
   model_.mtp_head()->append(hidden, ids, *state_.mtp);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "decode/sync.h"
 #include "sampling/acceptance.h"
 #include "sampling/block_verify.h"
 
@@ -70,6 +71,7 @@ void MtpLoop::head() {
 }
 
 void MtpLoop::body() {
+  const trace::Span span("round", turn_.statistics.rounds);
   Turn& t = turn_;
   if (t.room() <= 0 || t.is_stop(primary_)) {
     if (t.is_stop(primary_)) {
@@ -207,7 +209,7 @@ void MtpLoop::verify(Window& window) {
       LogitRows::all,
       capture_lane());
   t.statistics.verify_calls++;
-  mx::eval(*window.rows->logits, window.rows->hidden);
+  sync(*window.rows->logits, window.rows->hidden);
 }
 
 MtpLoop::Verdict MtpLoop::accept(const Window& window, const HostRows& rows) {
@@ -366,7 +368,7 @@ void MtpLoop::commit_part(
         LogitRows::last,
         false);
     t.statistics.reforward_repairs++;
-    mx::eval(*again.logits, again.hidden);
+    sync(*again.logits, again.hidden);
     const int n = static_cast<int>(emitted.size());
     t.tip = Tip{*again.logits, slice_rows(again.hidden, n, n + 1), 0};
     if (committed_history()) {

@@ -1,5 +1,7 @@
 /** The round of MtpLoop that copies from the prompt instead of drafting. */
 #include "decode/mtp.h"
+
+#include "decode/sync.h"
 #include "sampling/acceptance.h"
 
 namespace qwenmtp::decode {
@@ -27,7 +29,7 @@ bool MtpLoop::copy_round() {
         LogitRows::all,
         capture_lane());
     t.statistics.verify_calls++;
-    mx::eval(*out->logits, out->hidden);
+    sync(*out->logits, out->hidden);
   }
   const HostRows rows(*out->logits);
   const Verdict verdict = accept_copy(block, rows);
@@ -79,7 +81,7 @@ void MtpLoop::copy_rollback(const Network::Snapshot& before) {
   const Stopwatch watch(t.statistics.seconds.rollback);
   t.network.restore(before);
   const Rows again = t.network.forward({&primary_, 1}, LogitRows::last, false);
-  mx::eval(*again.logits, again.hidden);
+  sync(*again.logits, again.hidden);
   t.tip = Tip{*again.logits, again.hidden, 0};
   copying_ = false;
   t.statistics.copy.disabled_reason = "partial_block_in_reforward_lane";

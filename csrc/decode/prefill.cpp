@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "decode/sync.h"
 
 namespace qwenmtp::decode {
 
@@ -96,7 +97,7 @@ void Prefill::body(int n, Times& times) {
   }
   auto arrays = network_.leaves();
   arrays.push_back(hidden);
-  mx::eval(arrays);
+  sync(arrays);
   if (is_boundary(begin + n)) {
     network_.mark(slice_rows(hidden, n - 1, n));
   }
@@ -124,7 +125,7 @@ void Prefill::last(int n, Times& times) {
   if (tip_->hidden) {
     arrays.push_back(*tip_->hidden);
   }
-  mx::eval(arrays);
+  sync(arrays);
   done_ = true;
 }
 

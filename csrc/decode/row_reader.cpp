@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "decode/sync.h"
+
 namespace qwenmtp::decode {
 
 /** False where the whole row has to be read: a tie at the cutoff that may reach
@@ -20,9 +22,9 @@ bool RowReader::read_candidates(
       mx::int32);
   const mx::array values = mx::contiguous(mx::take(scaled, ids));
   mx::array total = mx::logsumexp(scaled);
-  mx::eval(ids, values, total);
+  sync(ids, values, total);
   const mx::array host_ids = mx::contiguous(ids);
-  mx::eval(host_ids);
+  sync(host_ids);
   return reader_.distribution_from(
       {std::span(host_ids.data<int32_t>(), m),
        std::span(values.data<float>(), m),
@@ -54,7 +56,7 @@ int32_t RowReader::best(
     mx::array token = mx::astype(mx::argmax(values), mx::int32);
     mx::array finite = mx::logical_not(
         mx::logical_or(mx::any(mx::isnan(values)), mx::isinf(mx::max(values))));
-    mx::eval(token, finite);
+    sync(token, finite);
     if (finite.item<bool>()) {
       return token.item<int32_t>();
     }

@@ -1,6 +1,7 @@
 #include "decode/rows.h"
 
 #include "base/error.h"
+#include "decode/sync.h"
 
 namespace qwenmtp::decode {
 
@@ -24,10 +25,10 @@ sampling::Dtype row_dtype(const mx::array& rows) {
 } // namespace
 
 HostRows::HostRows(const mx::array& logits) : rows_(logits) {
-  rows_.eval();
+  sync(rows_);
   if (!rows_.flags().row_contiguous) {
     rows_ = mx::contiguous(rows_);
-    rows_.eval();
+    sync(rows_);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "decode/state_decoder.h"
 
+#include "decode/sync.h"
+
 namespace qwenmtp::decode {
 
 namespace {
@@ -29,6 +31,7 @@ StateDecoder::StateDecoder(
 }
 
 std::string StateDecoder::finish() {
+  const trace::Span span("finish");
   const Final final = decoder_.finish();
   if (!final.safe) {
     decoder_.abandon();
@@ -41,7 +44,7 @@ std::string StateDecoder::finish() {
     state_.hidden = mx::reshape(final.tip->hidden_row(), {-1});
     arrays.push_back(*state_.hidden);
   }
-  mx::eval(arrays);
+  sync(arrays);
   return "";
 }
 

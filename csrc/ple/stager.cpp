@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/trace.h"
 
 namespace qwenmtp::ple {
 namespace {
@@ -131,6 +132,7 @@ void Stager::embed(
         "[ple.Stager.embed] " + std::to_string(failures_in_a_row_) +
         " reads in a row failed, expected the table to be opened again");
   }
+  const trace::Span traced("rows", std::ssize(ids));
   const auto begin = Clock::now();
   const bool window = ids.size() <= kWindowTokens;
   SpanStats& span = window ? stats_.windows : stats_.chunks;
@@ -269,6 +271,7 @@ std::shared_ptr<Stager::Reads> Stager::start(
 void Stager::read_slice(Reads& reads, size_t slice) {
   const size_t first = slice * reads.slice_rows;
   const size_t n = std::min(reads.slice_rows, reads.rows.size() - first);
+  const trace::Span span("read", static_cast<int64_t>(n));
   ReadCost cost;
   table_.read({&reads.rows[first], n}, reads.record(first), cost);
   reads.read_calls.fetch_add(cost.calls, std::memory_order_relaxed);

@@ -10,6 +10,12 @@ from numpy.typing import NDArray
 
 mlx_version: str = '0.32.4'
 
+def open_trace(path: str) -> None:
+    """Starts a Perfetto trace of this process, or joins the running one."""
+
+def close_trace() -> None:
+    """Undoes one open_trace."""
+
 def device() -> str:
     """Where MLX computes by default: cpu or gpu."""
 

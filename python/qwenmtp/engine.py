@@ -57,6 +57,8 @@ class Engine:
             _core.set_memory_limit(settings.memory.limit)
         try:
             self.core: Any = self._load(on_progress or (lambda done, total: None))
+            if settings.trace.file:
+                _core.open_trace(settings.trace.file)
         except BaseException:
             self._owner.shutdown()
             raise
@@ -210,3 +212,5 @@ class Engine:
 
     def _drop(self) -> None:
         self.core = None
+        if self.settings.trace.file:
+            _core.close_trace()
