@@ -71,7 +71,7 @@ def test_an_fp8_table_equals_the_same_values_in_bf16(checkpoint: Copy, residency
         with qwenmtp.load(folder, dtype="float32", ple_residency=residency) as model:
             session = model.session(mode="ar")
             list(session.generate([5, 3, 8, 1], SamplingParams(temperature=0.0), max_tokens=12))
-            states.append((session.ids, session._state))
+            states.append((session.ids, session._timeline.whole()))
     assert states[0][0] == states[1][0]
     assert states[0][1].first_difference(states[1][1]) is None
 

@@ -32,7 +32,7 @@ def fresh():
     with load() as model:
         session = model.session()
         ids = turn(session, PROMPT, FIRST)
-        yield ids, turn(session, session.ids, SECOND), session._state
+        yield ids, turn(session, session.ids, SECOND), session._timeline.whole()
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def check_a_failed_turn(session, fresh, fail, heal, fact):
     assert session.first_difference(before) is None
     heal()
     assert turn(session, session.ids, SECOND) == second
-    assert session._state.first_difference(state) is None
+    assert session._timeline.whole().first_difference(state) is None
 
 
 @pytest.mark.parametrize("n_threads", [0, 8])
@@ -96,7 +96,7 @@ def test_short_and_interrupted_reads_are_finished(fresh, fault, name):
         session = model.session()
         assert turn(session, PROMPT, FIRST) == first
         assert turn(session, session.ids, SECOND) == second
-        assert session._state.first_difference(state) is None
+        assert session._timeline.whole().first_difference(state) is None
         assert session.last_turn.stats["ple"]["failures"] == 0
 
 

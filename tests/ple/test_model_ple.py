@@ -24,7 +24,7 @@ def answer(model, temperature=0.0, tokens=40, mode="mtp", prompt=PROMPT):
     params = SamplingParams(temperature=temperature, top_p=1.0, top_k=0, seed=3)
     ids = [i for r in session.generate(prompt, params, max_tokens=tokens, ignore_stop=True) for i in r.ids]
     assert session.last_turn.final["committed"]
-    return ids, session._state
+    return ids, session._timeline.whole()
 
 
 def load(folder=DEMO, **settings):
