@@ -2,7 +2,8 @@
 
     python tools/mutate_decode.py [NAME ...]
 
-Each mutation is built into the `dev` preset in place, replayed, and taken back. Exit code 1 if one stays green. Takes
+Each mutation is built into the `dev` preset in place, replayed, and taken back. Exit code 1 if one stays green, 2 if
+the tree does not replay to begin with. Takes
 about a minute each; run it on a clean tree and rebuild afterwards.
 """
 
@@ -164,6 +165,10 @@ def red_records() -> int:
 
 
 def main(names: list[str]) -> int:
+    build()
+    if red_records():
+        print("the records do not replay on this tree, expected a clean one with the modules in python/")
+        return 2
     green = []
     for mutation in MUTATIONS:
         if names and mutation.name not in names:

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""The steps of `.ci/nightly` and their receipt: `python tools/nightly.py [STEP ...]`."""
+"""The steps of `.ci/nightly` and their receipt: `python tools/nightly.py [STEP ...]`.
+
+A run of some steps replaces their rows in the receipt and keeps the others; each row has its own commit."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RECEIPT = ROOT / "docs" / "receipts" / "nightly.json"
@@ -59,35 +62,43 @@ STEPS: list[tuple[str, list[str], dict[str, str]]] = [
 ]
 
 
+def recorded() -> dict[str, dict[str, Any]]:
+    """Rows of the last receipt by step."""
+    rows = json.loads(RECEIPT.read_text())["steps"] if RECEIPT.exists() else []
+    return {row["step"]: row for row in rows}
+
+
 def main() -> int:
-    chosen = set(sys.argv[1:])
+    chosen = set(sys.argv[1:]) or {name for name, _, _ in STEPS}
+    if unknown := chosen - {name for name, _, _ in STEPS}:
+        print(f"no step {sorted(unknown)}, expected some of {[name for name, _, _ in STEPS]}", file=sys.stderr)
+        return 2
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
-    rows = []
+    rows = recorded()
     for name, command, extra in STEPS:
-        if chosen and name not in chosen:
+        if name not in chosen:
             continue
         started = time.monotonic()
         run = subprocess.run(
             command, cwd=ROOT, env={**os.environ, **extra}, capture_output=True, text=True, check=False
         )
         tail = (run.stdout + run.stderr).strip().splitlines()[-1:] or [""]
-        rows.append(
-            {
-                "step": name,
-                "command": " ".join(command).replace(str(ROOT) + "/", "").replace(sys.executable, "python"),
-                "seconds": round(time.monotonic() - started, 1),
-                "exit": run.returncode,
-                "last_line": tail[0],
-            }
-        )
-        print(rows[-1], flush=True)
+        rows[name] = {
+            "step": name,
+            "date": time.strftime("%Y-%m-%d"),
+            "commit": commit,
+            "command": " ".join(command).replace(str(ROOT) + "/", "").replace(sys.executable, "python"),
+            "seconds": round(time.monotonic() - started, 1),
+            "exit": run.returncode,
+            "last_line": tail[0].replace(str(ROOT) + "/", ""),
+        }
+        print(rows[name], flush=True)
         if run.returncode:
             print(run.stdout[-4000:], run.stderr[-4000:], file=sys.stderr)
-    RECEIPT.parent.mkdir(parents=True, exist_ok=True)
-    RECEIPT.write_text(
-        json.dumps({"date": time.strftime("%Y-%m-%d"), "commit": commit, "steps": rows}, indent=1) + "\n"
-    )
-    return 1 if any(row["exit"] for row in rows) else 0
+        RECEIPT.parent.mkdir(parents=True, exist_ok=True)
+        steps = [rows[n] for n, _, _ in STEPS if n in rows]
+        RECEIPT.write_text(json.dumps({"steps": steps}, indent=1) + "\n")
+    return 1 if any(rows[name]["exit"] for name in chosen) else 0
 
 
 if __name__ == "__main__":

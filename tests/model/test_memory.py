@@ -1,5 +1,6 @@
 """Loading reads every weight once and keeps nothing beside it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ def test_peak_memory_of_a_load_stays_below_110_percent_of_the_weights(checkpoint
     table = sum(Path(f).stat().st_size for f in files.files if "ngram-table" in f)
     run = subprocess.run(
         [sys.executable, "-c", PEAK, str(ROOT / checkpoint)],
-        env={"PYTHONPATH": str(Path(qwenmtp.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(qwenmtp.__file__).parents[1])},
         capture_output=True,
         text=True,
         check=True,

@@ -72,7 +72,7 @@ def test_two_models_share_the_file_until_the_last_is_closed(tmp_path: Path) -> N
 
 
 def test_a_trace_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(IoError, match="trace.open"):
+    with pytest.raises(IoError, match=r"trace\.open"):
         qwenmtp.load(DEMO, trace=str(tmp_path / "missing" / "trace.json"))
 
 
