@@ -8,6 +8,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/ple_values.h"
+#include "ple/bare_reads.h"
 #include "ple/open.h"
 #include "ple/resident.h"
 #include "ple/row_file.h"
@@ -280,6 +281,21 @@ void register_ple(nb::module_& m) {
       "n"_a,
       nb::call_guard<nb::gil_scoped_release>(),
       "First of n rows that differs between the tables, or -1.");
+
+  m.def(
+      "bare_reads",
+      [](const std::string& path,
+         const Rows& offsets,
+         size_t n_bytes,
+         int n_threads) {
+        const nb::gil_scoped_release unlocked;
+        ple::bare_reads(path, span_of(offsets), n_bytes, n_threads);
+      },
+      "path"_a,
+      "offsets"_a,
+      "n_bytes"_a,
+      "n_threads"_a,
+      "Reads n_bytes at every offset with threads that do nothing else.");
 
   nb::class_<ple::Stager>(m, "PleStager")
       .def(

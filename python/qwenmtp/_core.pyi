@@ -136,6 +136,9 @@ class PleRowFileWriter:
 def ple_first_difference(a: PleTable, b: PleTable, first: int, n: int) -> int:
     """First of n rows that differs between the tables, or -1."""
 
+def bare_reads(path: str, offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', writable=False)], n_bytes: int, n_threads: int) -> None:
+    """Reads n_bytes at every offset with threads that do nothing else."""
+
 class PleStager:
     def __init__(self, config: NgramConfig, spec: PleTableSpec, *, n_threads: int = 8, hot_bytes: int = 268435456, resident_budget: int | None = None) -> None:
         """With a budget in bytes the table is read into memory as a whole."""

@@ -16,6 +16,11 @@ STEP_ROWS = 1 << 18
 
 Progress = Callable[[int, int], None]
 
+# What `qwenmtp bench ple` measures, and measures it with.
+Coding, RowFormat, RowType = _core.Coding, _core.RowFormat, _core.RowType
+PlePlane, PleShard, PleTableSpec, PleTable = _core.PlePlane, _core.PleShard, _core.PleTableSpec, _core.PleTable
+PleStager, ngram_rows, bare_reads = _core.PleStager, _core.ngram_rows, _core.bare_reads
+
 
 @dataclass(frozen=True)
 class TableReport:
@@ -57,13 +62,32 @@ def interleave(model: str | Path, out: str | Path | None = None, progress: Progr
         PleReadError: The table cannot be read.
     """
     source, path = _open(model), Path(out) if out is not None else row_file_of(model)
+    write_row_file(source, path, progress)
+    return TableReport(str(path), source.rows, path.stat().st_size)
+
+
+def write_row_file(source: Any, path: Path, progress: Progress | None = None) -> None:
+    """`interleave` for an open table."""
     writer = _core.PleRowFileWriter(source, str(path))
     while writer.rows_done < source.rows:
         _tell(progress, writer.rows_done, source.rows)
         writer.step(STEP_ROWS)
     writer.commit()
     _tell(progress, source.rows, source.rows)
-    return TableReport(str(path), source.rows, path.stat().st_size)
+
+
+def synthetic_ngram(n_rows: int, vocab: int, eos: int, heads: int = 16) -> Any:
+    """The released model's hash over a table of `n_rows` rows: trigrams, `heads` heads of nearly equal size."""
+    sizes, offsets = _core.ngram_heads(n_rows // heads - 2000, heads, 0)
+    return _core.NgramConfig(
+        vocab=vocab,
+        ngram_size=3,
+        heads_per_ngram=heads // 2,
+        multipliers=_core.ngram_multipliers(1234, vocab, 3, 0),
+        sizes=sizes,
+        offsets=offsets,
+        eos=eos,
+    )
 
 
 def verify(model: str | Path, row_file: str | Path | None = None, progress: Progress | None = None) -> TableReport:

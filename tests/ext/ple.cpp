@@ -17,7 +17,6 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/file.h"
@@ -110,32 +109,6 @@ void set_fault(const std::string& name, int64_t from, int64_t times) {
   calls_before = from;
   calls_left = times;
   set_pread_function(name == "none" ? nullptr : faulty_pread);
-}
-
-/** Bytes [offset, offset + bytes) of every offset, split evenly over threads
- *  that do nothing else: the rate that the machine gives bare preads. */
-void bare_preads(
-    const std::string& path,
-    const Longs& offsets,
-    size_t bytes,
-    size_t n_threads) {
-  const File file(path);
-  const auto read = [&](size_t part) {
-    std::vector<std::byte> out(bytes);
-    const size_t n = offsets.size();
-    const size_t end = (part + 1) * n / n_threads;
-    for (size_t i = part * n / n_threads; i < end; ++i) {
-      file.pread_exact(static_cast<uint64_t>(offsets.data()[i]), out);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < n_threads; ++i) {
-    threads.emplace_back(read, i);
-  }
-  read(0);
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
 }
 
 /** A stager that reads through the faults. */
@@ -252,14 +225,6 @@ void register_ple(nb::module_& m) {
             options);
       },
       "A _core.Model whose files are read through the faults.");
-  m.def(
-      "bare_preads",
-      &bare_preads,
-      "path"_a,
-      "offsets"_a,
-      "bytes"_a,
-      "n_threads"_a,
-      nb::call_guard<nb::gil_scoped_release>());
   nb::class_<FaultyStager>(m, "FaultyStager")
       .def(
           nb::init<

@@ -10,6 +10,7 @@ from typing import Any
 
 from qwenmtp.bench import generate
 from qwenmtp.bench.loop import loop
+from qwenmtp.bench.ple import ple
 from qwenmtp.bench.timing import BenchResult, environment, read_bandwidth, write_csv
 from qwenmtp.terminal import table
 
@@ -23,7 +24,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[BenchResult]]] = {
 def add_arguments(p: argparse.ArgumentParser) -> None:
     """Adds the command's own arguments."""
     p.add_argument(
-        "what", nargs="?", default="decode", choices=sorted([*BENCHMARKS, "loop"]), help="default: %(default)s"
+        "what", nargs="?", default="decode", choices=sorted([*BENCHMARKS, "loop", "ple"]), help="default: %(default)s"
     )
     p.add_argument("--model", default="models/demo", metavar="M", help="model folder (default: %(default)s)")
     p.add_argument("--dtype", choices=("float32", "bfloat16"), help="compute type (default: by device)")
@@ -31,7 +32,14 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
         "--tokens", type=int, default=64, metavar="N", help="tokens generated or read (default: %(default)s)"
     )
     p.add_argument("--repeats", type=int, default=5, metavar="N", help="timed repetitions (default: %(default)s)")
-    p.add_argument("--mtplx-python", metavar="PYTHON", help="loop: time MTPLX's sampler too, by a python with it")
+    p.add_argument("--mtplx-python", metavar="PYTHON", help="loop, ple: time MTPLX too, by a python with it")
+    p.add_argument("--gb", type=float, default=0.5, metavar="GB", help="ple: size of the table (default: %(default)s)")
+    p.add_argument(
+        "--dir", type=Path, metavar="DIR", help="ple: where the table is written (default: a temporary folder)"
+    )
+    p.add_argument(
+        "--chunks", type=int, default=5, metavar="N", help="ple: chunks of 2,048 tokens (default: %(default)s)"
+    )
     p.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to FILE")
 
 
@@ -40,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     summary: dict[str, Any] = {}
     if args.what == "loop":
         results, summary = loop(args.repeats, args.mtplx_python)
+    elif args.what == "ple":
+        results, summary = ple(args)
     else:
         results = BENCHMARKS[args.what](args)
     roof = read_bandwidth()
