@@ -50,7 +50,7 @@ PYTHON_RANK = {
             {"terminal"},
             {"verify", "bench"},
             {"server"},
-            {"checkpoint_command", "memory_commands", "cli", "commands", "__main__"},
+            {"checkpoint_command", "completion", "memory_commands", "cli", "commands", "__main__"},
         )
     )
     for name in names

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from qwenmtp.checkpoint_files import CheckpointInfo, inspect, ls, prune, store_root, verify
+from qwenmtp.errors import InvalidRequest
 from qwenmtp.settings import Settings
 from qwenmtp.terminal import human_bytes, table
 
@@ -29,11 +29,10 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 1 when a file was refused, 2 for a missing argument."""
+    """Exit code 1 when a file was refused. Raises InvalidRequest for a missing argument."""
     if args.action in ("inspect", "verify"):
         if not args.paths:
-            print(f"qwenmtp: checkpoint {args.action} needs a file", file=sys.stderr)
-            return 2
+            raise InvalidRequest(f"[checkpoint] {args.action} needs a file")
         look = inspect if args.action == "inspect" else verify
         found = [look(path) for path in args.paths]
     else:
@@ -41,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
         if args.action == "ls":
             found = [info for root in roots for info in ls(root)]
         elif args.max_bytes is None and args.older_than is None:
-            print("qwenmtp: checkpoint prune needs --max-bytes or --older-than", file=sys.stderr)
-            return 2
+            raise InvalidRequest("[checkpoint] prune needs --max-bytes or --older-than")
         else:
             age = None if args.older_than is None else args.older_than * 86400
             found = [

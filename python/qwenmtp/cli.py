@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         )
         command.add_arguments(p)
         p.add_argument("--json", action="store_true", help="print one JSON object")
-        p.set_defaults(run=command.run)
+        p.set_defaults(run=command.run, root=root)
     return root
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from qwenmtp import checkpoint_command, memory_commands
+from qwenmtp import checkpoint_command, completion, memory_commands
 from qwenmtp.bench import command as bench_command
 from qwenmtp.convert import command as convert_command
 from qwenmtp.errors import InvalidRequest, IoError
@@ -23,7 +23,7 @@ from qwenmtp.model import Model, load
 from qwenmtp.sampling import SamplingParams
 from qwenmtp.sessions import Session
 from qwenmtp.settings import Settings
-from qwenmtp.terminal import ProgressLine, human_bytes, table
+from qwenmtp.terminal import ProgressLine, human_bytes, painted, table
 from qwenmtp.verify import Check, verify
 from qwenmtp.weights import open_model_files
 
@@ -63,12 +63,12 @@ def _generate_arguments(p: argparse.ArgumentParser) -> None:
     prompt.add_argument("--file", metavar="F", help="UTF-8 file to continue; - is standard input")
     p.add_argument("--model", default=DEMO, metavar="M", help="model folder (default: %(default)s)")
     p.add_argument("--chat", action="store_true", help="the prompt is a user's message")
-    p.add_argument("--max-tokens", type=int, default=256, metavar="N")
+    p.add_argument("--max-tokens", type=int, default=256, metavar="N", help="longest answer (default: %(default)s)")
     p.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    p.add_argument("--top-p", type=float, metavar="P")
-    p.add_argument("--top-k", type=int, metavar="K")
-    p.add_argument("--presence-penalty", type=float, metavar="X")
-    p.add_argument("--frequency-penalty", type=float, metavar="X")
+    p.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest tokens up to this mass")
+    p.add_argument("--top-k", type=int, metavar="K", help="keep so many of the likeliest tokens; 0 keeps all")
+    p.add_argument("--presence-penalty", type=float, metavar="X", help="taken from tokens already in the answer")
+    p.add_argument("--frequency-penalty", type=float, metavar="X", help="taken once for each time a token occurs")
     p.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same tokens")
     speed = p.add_mutually_exclusive_group()
     speed.add_argument("--depth", type=_depth, default=3, metavar="D", help="drafts a round: 1..5 or auto (default: 3)")
@@ -257,7 +257,7 @@ def _verify_arguments(p: argparse.ArgumentParser) -> None:
 def _verify(args: argparse.Namespace) -> int:
     def show(check: Check) -> None:
         if not args.json:
-            verdict = "ok  " if check.passed else "FAIL"
+            verdict = painted("ok  ", "green") if check.passed else painted("FAIL", "red")
             print(f"{verdict}  {check.name}  [{check.cases}]  {check.detail}".rstrip(), flush=True)
 
     model, _ = _opened(args.model, dtype=args.dtype)
@@ -296,7 +296,7 @@ COMMANDS = (
         "Memory that a session of so many tokens needs, by part.",
         (
             "qwenmtp plan models/demo --context 32768",
-            "qwenmtp plan M --context 131072 --residency auto --memory 128GiB",
+            "qwenmtp plan models/demo --context 8192 --residency auto --memory 24GiB",
         ),
         memory_commands.plan_arguments,
         memory_commands.run_plan,
@@ -304,7 +304,7 @@ COMMANDS = (
     Command(
         "table",
         "The n-gram table as a row file: one read a row instead of three.",
-        ("qwenmtp table interleave models/demo --file /tmp/rows", "qwenmtp table verify models/demo --file /tmp/rows"),
+        ("qwenmtp table interleave models/demo --file rows", "qwenmtp table verify models/demo --file rows"),
         memory_commands.table_arguments,
         memory_commands.run_table,
     ),
@@ -342,5 +342,12 @@ COMMANDS = (
         ("qwenmtp bench decode --model models/demo",),
         bench_command.add_arguments,
         bench_command.run,
+    ),
+    Command(
+        "completion",
+        "Completions for bash, zsh or fish.",
+        ('eval "$(qwenmtp completion bash)"', "qwenmtp completion fish > ~/.config/fish/completions/qwenmtp.fish"),
+        completion.add_arguments,
+        completion.run,
     ),
 )

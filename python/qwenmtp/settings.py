@@ -58,6 +58,16 @@ _FLASH_NEXT = {
 }
 
 
+def colour_wanted() -> bool:
+    """Whether a terminal may be coloured: not with NO_COLOR set to anything, nor on a dumb one."""
+    return not os.environ.get("NO_COLOR") and not dumb_terminal()
+
+
+def dumb_terminal() -> bool:
+    """Whether the terminal says that it cannot move its cursor."""
+    return os.environ.get("TERM") == "dumb"
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """What one source says about a field: its value, the variable or keyword, and the text as given (None: a value)."""

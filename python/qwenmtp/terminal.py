@@ -1,4 +1,4 @@
-"""What the command line shows a person: progress on a terminal, tables, nothing on pipes."""
+"""What the command line shows a person: progress and colour on a terminal, tables, nothing of it on pipes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TextIO
+
+from qwenmtp.settings import colour_wanted, dumb_terminal
+
+_COLOURS = {"red": 31, "green": 32}
+
+
+def painted(text: str, colour: str, stream: TextIO | None = None) -> str:
+    """The text in a colour where `stream` (default: stdout) is a terminal and the user has not refused colour."""
+    stream = sys.stdout if stream is None else stream
+    if not stream.isatty() or not colour_wanted():
+        return text
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
 class ProgressLine:
@@ -20,7 +32,7 @@ class ProgressLine:
         self._label = label
         self._stream = sys.stderr if stream is None else stream
         self._shown = False
-        self._live = self._stream.isatty()
+        self._live = self._stream.isatty() and not dumb_terminal()
 
     def __enter__(self) -> ProgressLine:
         return self

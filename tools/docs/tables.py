@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from qwenmtp import errors
+from qwenmtp import cli, completion, errors
+from qwenmtp.commands import COMMANDS
 from qwenmtp.settings_legacy import CLASSES, LEGACY, NO_EFFECT
 from qwenmtp.settings_table import FIELDS
 from qwenmtp.settings_values import BOOL, SIZE
@@ -81,8 +82,26 @@ def server_policy_table() -> str:
     return markdown(("`MTPLX_`", "here", "cases"), rows)
 
 
+def cli_reference() -> str:
+    """One section for each command: what it does, its arguments, its examples."""
+    parsers = completion.subparsers(cli.parser())
+    sections = []
+    for command in COMMANDS:
+        rows = []
+        for action in completion.actions(parsers[command.name]):
+            value = "" if action.nargs == 0 else action.metavar or "|".join(map(str, action.choices or ()))
+            form = " ".join([", ".join(action.option_strings), str(value)]).strip()
+            shown = (action.help or "") % {"default": action.default}
+            rows.append((f"`{form}`" + (" (required)" if action.required and action.option_strings else ""), shown))
+        examples = "\n".join(command.examples)
+        head = f"## qwenmtp {command.name}\n\n{command.summary}"
+        sections.append(f"{head}\n\n```sh\n{examples}\n```\n\n{markdown(('argument', 'meaning'), rows)}")
+    return "\n\n".join(sections)
+
+
 # Page and marker of each table. A page holds `<!-- table: NAME -->`, the table, `<!-- end -->`.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    ("cli.md", "commands"): cli_reference,
     ("errors.md", "errors"): errors_table,
     ("settings.md", "settings"): settings_table,
     ("settings.md", "classes"): legacy_classes_table,

@@ -1,0 +1,179 @@
+"""Manners of the command line: completions, JSON from every command, colour and progress on terminals alone."""
+
+import argparse
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qwenmtp
+from qwenmtp import completion
+from qwenmtp.cli import EPILOG, EXIT_CODES, main, parser
+from qwenmtp.terminal import ProgressLine, painted
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = str(ROOT / "models" / "demo")
+TINY = str(ROOT / "tests" / "golden" / "model" / "small")
+COMMANDS = completion.subparsers(parser())
+ENV = {**os.environ, "PYTHONPATH": str(Path(qwenmtp.__file__).parents[1])}
+
+
+class Stream:
+    """Text written to a terminal, or to none."""
+
+    def __init__(self, live: bool):
+        self.live, self.text = live, ""
+
+    def isatty(self) -> bool:
+        return self.live
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None: ...
+
+
+def bash_offers(*words: str) -> set[str]:
+    """What bash completes the last word to."""
+    line = " ".join(f"'{word}'" for word in words)
+    script = completion.script(parser(), "bash")
+    program = (
+        f'{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _qwenmtp; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    return set(subprocess.check_output(["bash", "-c", program], text=True).split())
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("qwenmtp", "ge"), {"generate"}),
+        (("qwenmtp", "generate", "--dtype", ""), {"float32", "bfloat16"}),
+        (("qwenmtp", "generate", "--m"), {"--model", "--max-tokens"}),
+        (("qwenmtp", "checkpoint", "pr"), {"prune"}),
+        (("qwenmtp", "plan", "--residency", "r"), {"resident"}),
+        (("qwenmtp", "info", "models/"), set()),  # bash goes on with file names
+    ],
+    ids=lambda v: "-".join(v) if isinstance(v, tuple) else "",
+)
+def test_bash_completes(words: tuple[str, ...], offered: set[str]) -> None:
+    assert bash_offers(*words) == offered
+
+
+@pytest.mark.parametrize("shell", completion.SHELLS)
+def test_every_command_and_option_is_completed(shell: str) -> None:
+    text = completion.script(parser(), shell)
+    for name, command in COMMANDS.items():
+        flags = [flag for action in completion.actions(command) for flag in action.option_strings]
+        for flag in flags:
+            wanted = rf"from {name}'.* -l {flag[2:]}( |$)" if shell == "fish" else rf'{name}\).*[ "]{flag}[ "]'
+            assert re.search(wanted, text, re.MULTILINE), f"{name} {flag}"
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [pytest.param(s, marks=pytest.mark.skipif(not shutil.which(s), reason=f"no {s}")) for s in completion.SHELLS],
+)
+def test_the_shell_takes_its_completions(shell: str) -> None:
+    text = completion.script(parser(), shell)
+    assert subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=True).stderr == ""
+
+
+def test_every_command_has_json() -> None:
+    without = [name for name, p in COMMANDS.items() if "--json" not in p._option_string_actions]
+    assert without == []
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("generate", "--model", DEMO, "--ids", "1", "--max-tokens", "1"),
+        ("info", DEMO),
+        ("plan", DEMO, "--context", "64"),
+        ("table", "interleave", DEMO, "--file", "{tmp}/rows"),
+        ("settings",),
+        ("checkpoint", "ls", "{tmp}"),
+        ("bench", "prefill", "--model", TINY, "--tokens", "4", "--repeats", "5"),
+        ("completion", "zsh"),
+        ("convert", TINY, "{tmp}/pack"),
+        ("verify", "--model", "/no/such"),
+        ("checkpoint", "inspect"),
+    ],
+    ids=lambda argv: "-".join(argv[:2]).replace("/", "_"),
+)
+def test_json_is_one_object_and_nothing_on_a_pipe_is_coloured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    main([*(part.replace("{tmp}", str(tmp_path)) for part in argv), "--json"])
+    out, err = capsys.readouterr()
+    assert isinstance(json.loads(out), dict)
+    assert "\x1b" not in out + err
+
+
+def test_every_command_is_asked_for_json_here() -> None:
+    (mark,) = (
+        m for m in test_json_is_one_object_and_nothing_on_a_pipe_is_coloured.pytestmark if m.name == "parametrize"
+    )
+    assert {argv[0] for argv in mark.args[1]} == set(COMMANDS)
+
+
+def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal: Any = Stream(True)
+    pipe: Any = Stream(False)
+    assert painted("ok", "green", terminal) == "\x1b[32mok\x1b[0m"
+    assert painted("ok", "green", pipe) == "ok"
+    monkeypatch.setenv("TERM", "dumb")
+    assert painted("ok", "green", terminal) == "ok"
+
+
+@pytest.mark.parametrize(("value", "coloured"), [("1", False), ("0", False), ("", True)])
+def test_no_color_is_obeyed_whatever_it_says(monkeypatch: pytest.MonkeyPatch, value: str, coloured: bool) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", value)
+    terminal: Any = Stream(True)
+    assert ("\x1b" in painted("FAIL", "red", terminal)) == coloured
+
+
+def test_progress_leaves_a_dumb_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    terminal: Any = Stream(True)
+    with ProgressLine("loading", terminal) as line:
+        line(1, 2)
+    assert terminal.text == ""
+
+
+def test_a_real_terminal_sees_progress_and_a_pipe_does_not(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "qwenmtp", "convert", TINY]
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        env = {**ENV, "TERM": "xterm"}
+        subprocess.run([*command, str(tmp_path / "a")], stdout=subprocess.PIPE, stderr=theirs, env=env, check=True)
+        os.close(theirs)
+        assert b"converting #" in terminal.read(1 << 16)
+    assert subprocess.run([*command, str(tmp_path / "b")], capture_output=True, env=ENV, check=True).stderr == b""
+
+
+def test_version_names_mlx_and_the_build() -> None:
+    out = subprocess.check_output([sys.executable, "-m", "qwenmtp", "--version"], env=ENV, text=True)
+    assert re.fullmatch(r"qwenmtp \S+ \(MLX \d+\.\d+\.\d+, \w+ [\d.]+, \w+\)\n", out)
+
+
+def test_help_tells_every_exit_code() -> None:
+    codes = {0, 1, 2, 130, *(code for _, code in EXIT_CODES)}
+    assert {int(n) for n in re.findall(r"\d+", EPILOG)} == codes
+    assert " ".join(EPILOG.split()) in " ".join(parser().format_help().split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_does(name: str) -> None:
+    silent = [a.dest for a in completion.actions(COMMANDS[name]) if not a.help or a.help is argparse.SUPPRESS]
+    assert silent == []
