@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -14,6 +16,7 @@
 #include "decode/model_network.h"
 #include "decode/null_network.h"
 #include "decode/state_decoder.h"
+#include "decode/traffic.h"
 
 namespace nb = nanobind;
 
@@ -171,6 +174,27 @@ void register_decode(nb::module_& m) {
           &named_tensors,
           "(name, dtype, shape, bytes) of every tensor, in the order of a "
           "checkpoint.");
+
+  m.def(
+      "traffic",
+      [](const model::Model& model,
+         const ModelState& state,
+         const std::vector<int32_t>& ids,
+         bool draft) {
+        const auto found = unlocked(
+            [&] { return decode::traffic(model, state, ids, draft); });
+        std::map<std::string, std::pair<int64_t, int64_t>> out;
+        for (const auto& [name, t] : found) {
+          out[name] = {t.nodes, t.bytes};
+        }
+        return out;
+      },
+      nb::arg("model"),
+      nb::arg("state"),
+      nb::arg("ids"),
+      nb::arg("draft") = false,
+      "Nodes and bytes moved by node name, of a forward of ids behind a state, "
+      "which stays as it is; with draft of the head's draft behind it.");
 
   nb::class_<StateDecoder> decoder(
       m,
