@@ -205,6 +205,11 @@ class State:
         (name, dtype, shape, bytes) of every tensor, in the order of a checkpoint.
         """
 
+def traffic(model: Model, state: State, ids: Sequence[int], draft: bool = False) -> dict[str, tuple[int, int]]:
+    """
+    Nodes and bytes moved by node name, of a forward of ids behind a state, which stays as it is; with draft of the head's draft behind it.
+    """
+
 class Decoder:
     """One request: pull prefill, then steps, then finish."""
 

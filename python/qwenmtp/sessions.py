@@ -226,6 +226,21 @@ class Session:
         with self._held():
             return as_tensors(self._engine.run(self._timeline.whole().tensors))
 
+    def traffic(self, ids: Sequence[int], *, draft: bool = False) -> dict[str, tuple[int, int]]:
+        """What a forward of `ids` behind the live state, which stays as it is, would run and move.
+
+        Args:
+            ids: Its rows.
+            draft: Of one draft by the MTP head behind the last token instead; `ids` is its one token.
+
+        Returns:
+            By name of node: their number, and the bytes of their inputs and outputs, gathered operands by rows taken.
+        """
+        with self._held():
+            state, core = self._timeline.whole(), self._engine.core
+            found: dict[str, tuple[int, int]] = self._engine.run(lambda: _core.traffic(core, state, list(ids), draft))
+            return found
+
     def _held(self) -> _Held:
         return _Held(self._busy, self.id)
 

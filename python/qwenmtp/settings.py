@@ -217,6 +217,11 @@ class Settings:
         }
 
 
+def variables() -> dict[str, str]:
+    """The QWENMTP_* and MTPLX_* variables of this process."""
+    return {name: text for name, text in os.environ.items() if name.startswith((_OWN, _LEGACY))}
+
+
 def _winner(spec: Spec, said: list[Statement]) -> Provenance:
     """The first statement, or the first explicit off of a kill switch; the rest is overruled."""
     first = said[0] if said else Statement("default", "", None, spec.default)

@@ -1,18 +1,22 @@
-"""`qwenmtp bench`: which measurements there are, and how their results are shown."""
+"""`qwenmtp bench`: which measurements there are, and how their results are shown and kept."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qwenmtp.bench import generate
+from qwenmtp.bench import generate, plot
 from qwenmtp.bench.loop import loop
 from qwenmtp.bench.ple import ple
+from qwenmtp.bench.receipts import Receipts, add_benchmarks
 from qwenmtp.bench.timing import BenchResult, environment, read_bandwidth, write_csv
-from qwenmtp.terminal import table
+from qwenmtp.settings import variables
+from qwenmtp.terminal import human_bytes, table
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[BenchResult]]] = {
     "decode": generate.decode,
@@ -41,39 +45,73 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
         "--chunks", type=int, default=5, metavar="N", help="ple: chunks of 2,048 tokens (default: %(default)s)"
     )
     p.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to FILE")
+    p.add_argument("--plot", type=Path, metavar="FILE", help="draw the rates into FILE, a PNG")
+    p.add_argument("--receipts", type=Path, metavar="DIR", help="write a receipt directory (docs/receipts.md)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print, and write the CSV if asked to."""
+    """Measure, print, and keep the results where asked to."""
     summary: dict[str, Any] = {}
+    receipts = None
+    if args.receipts:
+        model = None if args.what in ("loop", "ple") else Path(args.model)
+        receipts = Receipts(args.receipts, model, variables())
     if args.what == "loop":
         results, summary = loop(args.repeats, args.mtplx_python)
     elif args.what == "ple":
         results, summary = ple(args)
     else:
         results = BENCHMARKS[args.what](args)
-    roof = read_bandwidth()
+    n_threads = os.cpu_count() or 1
+    roof = {n: read_bandwidth(n) for n in sorted({1, n_threads})}
+    command = shlex.join(["qwenmtp", "bench", args.what, "--model", str(args.model), "--tokens", str(args.tokens)])
     if args.csv:
-        write_csv(args.csv, results, f"qwenmtp bench {args.what} --model {args.model} --tokens {args.tokens}")
+        write_csv(args.csv, results, command)
+    if args.plot:
+        plot.bars(args.plot, command, results)
+    red: list[str] = []
+    if receipts:
+        add_benchmarks(receipts, results)
+        red = receipts.close()
     if args.json:
         cases = [r.to_json() for r in results]
         report = {
             "results": {**summary, "cases": cases} if summary else cases,
-            "read_bandwidth": roof,
+            "read_bandwidth": roof[1],
+            "read_bandwidth_all_threads": roof[n_threads],
             "environment": environment(),
         }
         print(json.dumps(report))
-        return 0
+        return 1 if red else 0
     rows = [
-        (r.name, r.shape, round(r.rate, 1), r.unit + "/s", round(1e3 * r.median, 1), round(1e3 * r.p90, 1), _extra(r))
+        (
+            r.name,
+            r.shape,
+            round(r.rate, 1),
+            r.unit + "/s",
+            *(round(1e3 * s, 1) for s in (r.median, r.p90, r.best, r.worst)),
+            _moved(r, roof[n_threads]),
+            _extra(r),
+        )
         for r in results
     ]
-    print(table(rows, ("case", "shape", "rate", "", "median ms", "p90 ms", "")))
+    print(table(rows, ("case", "shape", "rate", "", "median ms", "p90", "min", "max", "bytes moved", "")))
     for name, value in summary.items():
         print(name, value)
-    print(f"one thread reads {roof / 1e9:.1f} GB/s in this run")
-    return 0
+    for n, speed in roof.items():
+        print(f"{n} thread{'s read' if n > 1 else ' reads'} {speed / 1e9:.1f} GB/s in this run")
+    for text in red:
+        print(text)
+    return 1 if red else 0
+
+
+def _moved(r: BenchResult, roof: float) -> str:
+    """Bytes a unit of work, their speed, and its share of the roofline."""
+    if not r.bytes_moved:
+        return ""
+    speed = r.bytes_moved / r.median
+    return f"{human_bytes(r.bytes_moved / r.work)}/{r.unit}, {speed / 1e9:.1f} GB/s, {speed / roof:.0%} of the roofline"
 
 
 def _extra(r: BenchResult) -> str:
-    return ", ".join(f"{k} {v}" for k, v in r.extra.items())
+    return ", ".join(f"{k} {human_bytes(v) if k == 'peak memory' else v}" for k, v in r.extra.items())

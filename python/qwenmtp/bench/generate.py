@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Callable
 from typing import Any
 
-from qwenmtp.bench.timing import BenchResult, interleaved, result
+from qwenmtp.bench.moved import DEFAULT_CONTEXT, Steps, token_ids
+from qwenmtp.bench.timing import BenchResult, interleaved, peak_memory, result
 from qwenmtp.model import Model, load
 from qwenmtp.sampling import SamplingParams
 from qwenmtp.turns import Turn
@@ -27,29 +29,55 @@ def _answers(
     model: Model, args: argparse.Namespace, modes: list[tuple[str, dict[str, Any], float]]
 ) -> list[BenchResult]:
     """Each mode answers the same prompts with the same number of tokens; only seconds of decoding count."""
-    seconds: dict[str, list[float]] = {}
-    facts: dict[str, dict[str, Any]] = {}
+    turns: dict[str, list[list[Turn]]] = {name: [] for name, _, _ in modes}
 
     def case(name: str, session: dict[str, Any], temperature: float) -> Callable[[], None]:
-        def once() -> None:
-            turns = [_turn(model, session, temperature, prompt, args.tokens) for prompt in PROMPTS]
-            seconds.setdefault(name, []).append(sum(t.timing["decode"] for t in turns))
-            facts[name] = _acceptance([t.stats for t in turns], len(turns) * args.tokens)
-
-        return once
+        return lambda: turns[name].append(
+            [_turn(model, session, temperature, prompt, args.tokens) for prompt in PROMPTS]
+        )
 
     interleaved({name: case(name, session, t) for name, session, t in modes}, args.repeats)
-    return [
-        result(
-            name,
-            seconds[name][1:],
-            shape=f"{len(PROMPTS)} x {args.tokens} tokens",
-            work=len(PROMPTS) * args.tokens,
-            unit="tok",
-            extra=facts[name],
+    steps, tokens = Steps(model, DEFAULT_CONTEXT), len(PROMPTS) * args.tokens
+    out: list[BenchResult] = []
+    step = 0.0  # seconds of a token of the plain mode before
+    for name, session, _ in modes:
+        timed = turns[name][1:]
+        seconds = [sum(t.timing["decode"] for t in each) for each in timed]
+        facts: dict[str, Any] = {"peak memory": peak_memory()}
+        if session.get("mode") == "ar":
+            step = statistics.median(seconds) / tokens
+            moved = tokens * steps.moved()
+        else:
+            facts |= _acceptance([t.stats for t in timed[0]], tokens) | _costs(timed, step)
+            moved = sum(_moved(steps, t.stats) for t in timed[0])
+        out.append(
+            result(
+                name,
+                seconds,
+                shape=f"{len(PROMPTS)} x {args.tokens} tokens",
+                work=tokens,
+                unit="tok",
+                bytes_moved=moved,
+                extra=facts,
+            )
         )
-        for name, _, _ in modes
-    ]
+    return out
+
+
+def _costs(timed: list[list[Turn]], step: float) -> dict[str, float]:
+    """What a verify and a draft cost, in tokens of plain decoding; medians over the repetitions."""
+
+    def of(seconds: str, count: str) -> float:
+        each = [sum(t.timing[seconds] for t in r) / max(1, sum(t.stats[count] for t in r)) for r in timed]
+        return round(float(statistics.median(each)) / step, 2)
+
+    return {"verify in steps": of("verify", "verify_calls"), "draft in steps": of("draft", "drafted_tokens")}
+
+
+def _moved(steps: Steps, stats: dict[str, Any]) -> int:
+    """Bytes of an answer's verifies and drafts."""
+    verifies: int = sum(n * steps.moved(1 + depth) for depth, n in enumerate(stats["rounds_by_depth"]) if n)
+    return verifies + int(stats["drafted_tokens"]) * steps.moved(draft=True)
 
 
 def _turn(model: Model, session: dict[str, Any], temperature: float, prompt: str, n: int) -> Turn:
@@ -91,13 +119,22 @@ def mtp(args: argparse.Namespace) -> list[BenchResult]:
 def prefill(args: argparse.Namespace) -> list[BenchResult]:
     """Reading a prompt of `--tokens` tokens from nothing."""
     with _opened(args) as model:
-        vocab = model.info()["geometry"]["vocab_size"]
-        ids = [(7 * i * i + 13 * i) % vocab for i in range(args.tokens)]
-        seconds = []
+        ids, seconds = token_ids(model, args.tokens), []
         for _ in range(args.repeats + 1):
             with model.session(mode="ar") as s:
                 for _ in s.generate(ids, SamplingParams(temperature=0), max_tokens=1, ignore_stop=True):
                     pass
                 assert s.last_turn is not None
                 seconds.append(s.last_turn.timing["prefill"])
-        return [result("prefill", seconds[1:], shape=f"{args.tokens} tokens", work=args.tokens, unit="tok")]
+        moved = model.session(mode="ar").traffic(ids)
+        return [
+            result(
+                "prefill",
+                seconds[1:],
+                shape=f"{args.tokens} tokens",
+                work=args.tokens,
+                unit="tok",
+                bytes_moved=sum(n_bytes for _, n_bytes in moved.values()),
+                extra={"peak memory": peak_memory()},
+            )
+        ]

@@ -6,10 +6,13 @@ import csv
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,11 +89,18 @@ def result(name: str, seconds: Sequence[float], *, shape: str = "", **fields: An
     )
 
 
-def read_bandwidth(n_bytes: int = 1 << 28, repeats: int = 5) -> float:
-    """Bytes a second that one thread reads from memory, best of `repeats`: the roofline of this run."""
-    data = np.ones(n_bytes // 8, np.int64)
-    best = min(interleaved({"read": lambda: data.max()}, repeats)["read"])
-    return data.nbytes / best
+def read_bandwidth(threads: int = 1, n_bytes: int = 1 << 28, repeats: int = 5) -> float:
+    """Bytes a second that so many threads read from memory, best of `repeats`: the roofline of this run."""
+    parts = np.array_split(np.ones(n_bytes // 8, np.int64), threads)
+    with ThreadPoolExecutor(threads) as pool:
+        best = min(interleaved({"read": lambda: list(pool.map(np.max, parts))}, repeats)["read"])
+    return n_bytes / best
+
+
+def peak_memory() -> int:
+    """Most bytes that this process has held in memory so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def environment() -> dict[str, Any]:
