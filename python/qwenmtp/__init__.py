@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from qwenmtp.settings import Settings
     from qwenmtp.store import CheckpointStore
     from qwenmtp.turns import Round, Turn
+    from qwenmtp.verify import VerifyReport
 
 check_mlx()
 
@@ -63,6 +64,7 @@ __all__ = [
     "SessionBusy",
     "Settings",
     "Turn",
+    "VerifyReport",
     "VersionMismatch",
     "__version__",
     "load",
@@ -79,6 +81,7 @@ _LAZY = {
     "SessionBank": "bank",
     "Settings": "settings",
     "Turn": "turns",
+    "VerifyReport": "verify",
     "load": "model",
 }
 
