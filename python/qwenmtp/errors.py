@@ -217,6 +217,31 @@ CODES: dict[str, ErrorCode] = {
     )
 }
 
+# What a user can do about each code.
+REMEDIES = {
+    "invalid_request": "change the field that the details name",
+    "context_length_exceeded": "shorten the prompt, or drop the oldest messages",
+    "session_busy": "wait for the running request, or cancel() it; a session answers one request at a time",
+    "insufficient_memory": "`qwenmtp plan` shows the parts: a shorter context, `ple.residency=ssd`, or a narrower pack",
+    "cancelled": "nothing: the session is as it was before the request",
+    "deadline_exceeded": "a later deadline, or fewer tokens",
+    "ple_read_error": "check the disk, then `qwenmtp table verify`; the session is unharmed",
+    "non_finite_logits": "`qwenmtp verify`; if it fails too, convert or download the pack again",
+    "device_error": "read the message: another dtype or driver; the session starts cold",
+    "final_commit_failed": "keep the text; the next request reads the conversation again",
+    "checkpoint_version": "nothing: the conversation is read again and saved anew",
+    "checkpoint_corrupt": "nothing; if it happens again, check the disk that holds `checkpoint.dir`",
+    "checkpoint_foreign": "move the file out of the folder of the store",
+    "checkpoint_incompatible": "nothing: settings or model have changed, the conversation is read again",
+    "checkpoint_unsafe_path": "give the folder to this user alone: `chmod 700`",
+    "checkpoint_unavailable": "try again: another process holds it, or the disk does not answer",
+    "model_load_error": "the message names the file or tensor: download or convert again",
+    "io_error": "the message has the reason of the system: space, permissions, a name",
+    "config_error": "the message has the accepted forms; `qwenmtp settings` lists all",
+    "version_mismatch": "install the MLX that the message names",
+    "internal_error": "report it with the message and `qwenmtp --version`",
+}
+
 _CLASSES: dict[str, type[QwenMtpError]] = {
     cls.default_code: cls
     for cls in (

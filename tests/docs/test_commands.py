@@ -18,6 +18,7 @@ TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # Commands that install, build or test for minutes, and who runs them as they stand.
 ELSEWHERE = {
+    "pip install 'qwenmtp[cpu]'": "tools/wheels/try_wheel.py",
     "python3 tools/wheels/build.py": ".ci/run",
     "pip install 'mlx[cpu]==0.32.2' 'nanobind==3.1.0' 'scikit-build-core>=1.1,<1.2' ninja": "tools/skew.py",
     "pip install . --no-build-isolation --no-deps -C cmake.define.QWENMTP_MLX_VERSION=0.32.2": "tools/skew.py",

@@ -39,6 +39,7 @@ CONTRACT = {
 
 def test_codes_are_the_contract() -> None:
     assert set(CODES) == set(CONTRACT)
+    assert list(errors.REMEDIES) == list(CODES)
 
 
 @pytest.mark.parametrize("code", CONTRACT)

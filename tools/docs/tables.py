@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import qwenmtp
 from qwenmtp import cli, completion, errors
 from qwenmtp.commands import COMMANDS
 from qwenmtp.settings_legacy import CLASSES, LEGACY, NO_EFFECT
@@ -32,6 +36,50 @@ def errors_table() -> str:
             (f"`{row.code}`", f"`{name}`", row.meaning, hint, "yes" if row.retryable else "no", row.session_after)
         )
     return markdown(("code", "class", "meaning", "HTTP", "retry", "session after"), rows)
+
+
+def remedies_table() -> str:
+    """One row for each code: what it means and what to do."""
+    rows = ((f"`{row.code}`", row.meaning, errors.REMEDIES[row.code]) for row in errors.CODES.values())
+    return markdown(("code", "what happened", "what to do"), rows)
+
+
+def api_reference() -> str:
+    """One section for each public name, from its signature and docstring."""
+    sections = []
+    for name in qwenmtp.__all__:
+        value = getattr(qwenmtp, name)
+        if name == "__version__" or (isinstance(value, type) and issubclass(value, errors.QwenMtpError)):
+            continue
+        sections.append(f"## {name}\n\n{_member(name, value)}")
+        for member, inner in sorted(vars(value).items()) if isinstance(value, type) else ():
+            function = inner.fget if isinstance(inner, property) else getattr(inner, "__func__", inner)
+            if not member.startswith("_") and inspect.isfunction(function) and function.__doc__:
+                called = member if isinstance(inner, property) else f"{member}()"
+                sections.append(f"### {name}.{called}\n\n{_member(member, function, isinstance(inner, property))}")
+    return "\n\n".join(sections)
+
+
+def _member(name: str, value: object, is_property: bool = False) -> str:
+    """Signature and docstring; the sections of a Google docstring become lists."""
+    lines = []
+    for line in (inspect.getdoc(value) or "").splitlines():
+        if section := re.fullmatch(r"(Args|Returns|Raises|Attributes|Yields):", line):
+            lines += [f"**{section[1]}**", ""]
+        elif field := re.fullmatch(r"    (\S.*?): (.+)", line):
+            lines.append(f"- `{field[1]}`: {field[2]}")
+        else:
+            lines.append(line.replace("        ", "  ", 1) if line.startswith("        ") else line.strip())
+    text = "\n".join(lines)
+    if is_property or not (inspect.isfunction(value) or dataclasses.is_dataclass(value) or name == "SessionBank"):
+        return text
+    signature = inspect.signature(value)
+    shown = [str(p) for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    shown = [re.sub(r": '(.*?)'( = .*)?$", r": \1\2", p) for p in shown]  # annotations are kept as text
+    result = "" if signature.return_annotation in (signature.empty, "None") else f" -> {signature.return_annotation}"
+    one = f"{name}({', '.join(shown)}){result}"
+    many = f"{name}(\n    " + ",\n    ".join(shown) + f",\n){result}"
+    return f"```py\n{one if len(one) < 100 else many}\n```\n\n{text}"
 
 
 def settings_table() -> str:
@@ -101,7 +149,9 @@ def cli_reference() -> str:
 
 # Page and marker of each table. A page holds `<!-- table: NAME -->`, the table, `<!-- end -->`.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    ("api.md", "names"): api_reference,
     ("cli.md", "commands"): cli_reference,
+    ("troubleshooting.md", "remedies"): remedies_table,
     ("errors.md", "errors"): errors_table,
     ("settings.md", "settings"): settings_table,
     ("settings.md", "classes"): legacy_classes_table,
