@@ -9,7 +9,6 @@ import pytest
 
 from qwenmtp import _core
 from qwenmtp.errors import CheckpointError, InvalidRequest
-from qwenmtp.store import CheckpointStore, owner_digest
 from qwenmtp.weights import open_model_files
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "model"
@@ -232,55 +231,83 @@ def test_images_that_are_refused(model):
             _core.StateImage(model, refused, finish, "{}")
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_an_old_file_is_replaced_by_what_an_independent_run_writes(model, folder, oracle, tmp_path, mode):
-    """V01: refused before a tensor is allocated, removed, rebuilt cold, equal in every byte that is not a stamp."""
-    store = CheckpointStore(tmp_path / "store", IDENTITY)
-
-    def read(file, identity, owner):
-        return _core.load_state(model, file, identity, owner)
-
-    (state,) = grown(model, mode, 4)
-    store.save("chat", _core.StateImage(model, state, "length", "{}"), explicit=True)
-    path = tmp_path / "store" / "v2" / IDENTITY.hex()[:32] / store.name_of("chat")
-    path.write_bytes(b"QWMTKV01" + path.read_bytes()[8:])
-    asked = _core.checkpoint_allocated_bytes()
-    with pytest.raises(CheckpointError) as caught:
-        store.load("chat", read)
-    assert caught.value.outcome == "old_version"
-    assert _core.checkpoint_allocated_bytes() == asked
-    assert not path.exists()
-    assert store.load("chat", read) is None
-
-    answers, files = [], []
-    for name in ("recovered", "independent"):
-        (cold,) = grown(open_model(), mode, 4)
-        store.save(name, _core.StateImage(model, cold, "length", "{}"), explicit=True)
-        assert store.load(name, read).first_difference(cold) is None
-        file = bytearray((path.parent / store.name_of(name)).read_bytes())
-        assert bytes(file[96:128]) == owner_digest(name)
-        for stamp in (slice(48, 56), slice(96, 128), slice(176, 224)):  # created, owner, writer id and header digest
-            file[stamp] = bytes(len(file[stamp]))
-        files.append(bytes(file))
-        answers.append(turn(model, cold, [*cold.ids, 1], 8))
-    assert files[0] == files[1]
-    assert answers[0] == answers[1]
-    store.close()
+SUFFIX = [9, 8, 7]
+N_TOKENS = [1, 4, 5, 511, 512, 513, 2100]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.6])
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_first_primary_that_ends_the_turn(model, folder, depth, temperature):
-    """A turn of one token leaves trunk 4 and history 3 for a prompt of 3; the file holds exactly that."""
+def read_in(model, state, ids, boundaries=(), chunk=256):
+    """Extends a state to ids, nothing drawn."""
+    sampler = (0.0, 1.0, 1, 0.0, 0.0)
+    options = {"target": sampler, "speculate": state.speculates, "boundaries": list(boundaries), "prefill_chunk": chunk}
+    decoder = _core.Decoder(model, state, ids, options)
+    while not decoder.done:
+        decoder.step()
+    assert decoder.finish() == ""
+
+
+def first_primary(model, depth, temperature, *, stops):
+    """A turn that its first token ends: the limit is one, or that token stops it."""
     state = _core.State(model, True)
     sampler = (temperature, 0.95, 20, 0.0, 0.0)
     options = {"target": sampler, "draft": sampler, "seed": 0, "max_tokens": 1, "speculate": True, "depth": depth}
+    if stops:
+        (token,) = first_primary(model, depth, temperature, stops=False).ids[3:]
+        options |= {"max_tokens": 9, "stops": [token]}
     decoder = _core.Decoder(model, state, [9, 11, 10], options)
     while not decoder.done:
         decoder.step()
     assert decoder.finish() == ""
-    save(folder, model, state)
-    loaded = load(folder, model)
-    assert (len(loaded), loaded.history_len) == (4, 3)
-    assert loaded.first_difference(state) is None
-    assert_goes_on_alike(model, loaded, state)
+    assert (len(state), state.history_len) == (4, 3)
+    return state
+
+
+MANY = """
+import sys
+sys.path[:0] = {path!r}
+import os, test_checkpoint_state as t
+from types import SimpleNamespace
+from pathlib import Path
+model = t.open_model()
+folder = SimpleNamespace(path=Path({folder!r}), fd=os.open({folder!r}, os.O_RDONLY))
+for name in sorted(os.listdir({folder!r})):
+    state = t.load(folder, model, name)
+    t.save(folder, model, state, name + ".again")
+    t.read_in(model, state, state.ids + t.SUFFIX)
+    t.save(folder, model, state, name + ".more")
+"""
+
+
+def test_another_process_reads_every_byte_and_goes_on_like_a_teacher(model, folder):
+    """Saved, the process gone, reopened: the file's content again, and a suffix behind it equals one-token forwards."""
+    teachers = {}
+    for mode in MODES:
+        teacher = _core.State(model, mode == "mtp")
+        for n in N_TOKENS:
+            read_in(model, teacher, prompt_of(n), chunk=1 if n < 600 else 16)
+            ahead = teacher.fork()
+            read_in(model, ahead, [*ahead.ids, *SUFFIX], chunk=1)
+            for count in (0, 1, 3):
+                boundaries = sorted({max(1, n * k // 4) for k in range(1, count + 1)} - {n})
+                state = _core.State(model, mode == "mtp")
+                read_in(model, state, prompt_of(n), boundaries)
+                assert state.boundaries == boundaries
+                save(folder, model, state, f"{mode}-{n}-{count}")
+                teachers[f"{mode}-{n}-{count}"] = teacher.fork(), ahead
+    for depth in (1, 2, 3):
+        for temperature in (0.0, 0.6):
+            for stops in (False, True):
+                state = first_primary(model, depth, temperature, stops=stops)
+                name = f"primary-{depth}-{temperature}-{stops}"
+                save(folder, model, state, name)
+                teacher = _core.State(model, True)
+                read_in(model, teacher, state.ids, chunk=1)
+                ahead = teacher.fork()
+                read_in(model, ahead, [*ahead.ids, *SUFFIX], chunk=1)
+                teachers[name] = teacher, ahead
+    path = [str(Path(__file__).parent), str(Path(core.__file__).parent)]
+    subprocess.run([sys.executable, "-c", MANY.format(path=path, folder=str(folder.path))], check=True)
+    assert len(teachers) == 2 * 3 * len(N_TOKENS) + 12
+    for name, (teacher, ahead) in teachers.items():
+        assert content(folder, name + ".again") == content(folder, name), name
+        assert load(folder, model, name).first_difference(teacher) is None, name
+        assert load(folder, model, name + ".more").first_difference(ahead) is None, name
