@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from qwenmtp.errors import QwenMtpError
@@ -100,6 +102,7 @@ def _checks(model: Model) -> Iterator[tuple[str, Iterator[_Case]]]:
         yield f"{mode}: a warm turn = a cold one, ids and state", _warm(model, mode)
         yield f"{mode}: prompts read in chunks of 1, 3, 16, 64, ids and state", _chunks(model, mode)
         yield f"{mode}: a cancelled answer changes nothing, its retry is the same", _retry(model, mode)
+        yield f"{mode}: a saved and restored state goes on as the unsaved one", _restored(model, mode)
     yield "ar: sampled law = exact enumeration", _law(model, "ar", 1)
     for depth in depths[:3]:
         yield f"mtp depth {depth}: sampled law = exact enumeration", _law(model, "mtp", depth)
@@ -171,6 +174,29 @@ def _retry(model: Model, mode: Mode) -> Iterator[_Case]:
                 disturbed.cancel()
         yield _same_state(calm, disturbed)
         yield _same_ids(model, longer, _answer(calm, longer), _answer(disturbed, longer))
+
+
+def _restored(model: Model, mode: Mode) -> Iterator[_Case]:
+    """Every byte of the state, then ids and acceptance of the same seed, then the state again."""
+    params = SamplingParams(temperature=0.8, seed=7)
+    with tempfile.TemporaryDirectory(prefix="qwenmtp-verify-") as folder:
+        for n, ids in enumerate(_prompts(model)):
+            unsaved, path = model.session(mode=mode), Path(folder, str(n))
+            _answer(unsaved, ids, params, n=9)
+            unsaved.save(path)
+            restored = model.restore(path)
+            yield _same_state(unsaved, restored)
+            longer = [*unsaved.ids, *ids[:4]]
+            want, got = _acceptance(unsaved, longer, params), _acceptance(restored, longer, params)
+            yield _Case(want == got, "" if want == got else f"{want} or {got}")
+            yield _same_state(unsaved, restored)
+
+
+def _acceptance(session: Session, ids: Sequence[int], params: SamplingParams) -> tuple[tuple[int, ...], int, int]:
+    answer = _answer(session, ids, params)
+    assert session.last_turn is not None
+    stats = session.last_turn.stats
+    return answer, stats["drafted_tokens"], stats["accepted_drafts"]
 
 
 def _law(model: Model, mode: Mode, depth: int) -> Iterator[_Case]:

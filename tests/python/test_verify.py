@@ -32,7 +32,7 @@ def test_every_check_passes_on_the_demo(demo: Model) -> None:
     report = verify.verify(demo, seen.append)
     assert report.passed, [c for c in report.checks if not c.passed]
     assert list(report.checks) == seen
-    assert len(seen) == 15
+    assert len(seen) == 17
     assert all(c.cases > 0 for c in seen)
 
 
@@ -101,6 +101,26 @@ def test_a_fault_in_the_engine_fails_its_row(demo: Model, monkeypatch: pytest.Mo
     check = judged(demo, FAILING[fault])
     assert not check.passed
     assert check.detail
+
+
+def test_a_restored_state_that_lost_a_token_fails_its_row(demo: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[list[int]] = []
+    plain = verify._answer
+
+    def noted(session: Any, ids: Any, *rest: Any, **options: Any) -> tuple[int, ...]:
+        saved.append([*ids, *plain(session, ids, *rest, **options)])
+        return tuple(saved[-1][len(ids) :])
+
+    def wrong(path: Path) -> Any:
+        session = demo.session()
+        plain(session, saved[-1][:-1], n=0)
+        return session
+
+    monkeypatch.setattr(verify, "_answer", noted)
+    monkeypatch.setattr(demo, "restore", wrong)
+    check = judged(demo, "mtp: a saved and restored state goes on as the unsaved one")
+    assert not check.passed
+    assert check.detail.startswith("ids[")
 
 
 def test_an_error_of_the_engine_fails_the_check_it_happens_in(demo: Model, monkeypatch: pytest.MonkeyPatch) -> None:
