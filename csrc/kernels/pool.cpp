@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/tickets.h"
+
 namespace qwenmtp::kernels {
 
 namespace {
@@ -25,8 +27,7 @@ void relax() {
 #endif
 }
 
-/** One job at a time. `ticket_` holds the job's number and its next part, so
- * that a worker that wakes late cannot take a part of a job it has not read. */
+/** One job at a time. */
 class Pool {
  public:
   ~Pool() {
@@ -54,45 +55,26 @@ class Pool {
       stop();
       start(wanted - 1);
     }
-    part_.store(part, std::memory_order_relaxed);
-    context_.store(context, std::memory_order_relaxed);
-    left_.store(parts, std::memory_order_relaxed);
-    parts_.store(parts, std::memory_order_relaxed);
-    const uint32_t job = ++job_;
-    ticket_.store(uint64_t{job} << 32, std::memory_order_release);
+    part_ = part;
+    context_ = context;
+    const uint32_t job = tickets_.begin(parts);
     wake_.store(job, std::memory_order_release);
     wake_.notify_all();
     work(job);
-    for (int spins = 0; left_.load(std::memory_order_acquire) != 0; ++spins) {
+    for (int spins = 0; !tickets_.all_done(); ++spins) {
       spins < kSpins ? relax() : std::this_thread::yield();
     }
   }
 
  private:
-  /** Takes parts of job `job` until none is left. */
   void work(uint32_t job) {
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    while (ticket >> 32 == job) {
-      const int i = static_cast<int>(ticket & 0xffffffffu);
-      auto* part = part_.load(std::memory_order_relaxed);
-      void* context = context_.load(std::memory_order_relaxed);
-      if (i >= parts_.load(std::memory_order_relaxed)) {
-        return;
-      }
-      if (ticket_.compare_exchange_weak(
-              ticket,
-              ticket + 1,
-              std::memory_order_acq_rel,
-              std::memory_order_acquire)) {
-        part(context, i);
-        left_.fetch_sub(1, std::memory_order_acq_rel);
-        ticket = ticket_.load(std::memory_order_acquire);
-      }
+    for (int i = tickets_.take(job); i >= 0; i = tickets_.take(job)) {
+      part_(context_, i);
+      tickets_.done();
     }
   }
 
-  void loop() {
-    uint32_t seen = 0;
+  void loop(uint32_t seen) {
     while (true) {
       int spins = 0;
       uint32_t now = wake_.load(std::memory_order_acquire);
@@ -114,16 +96,15 @@ class Pool {
 
   void start(int count) {
     stopping_.store(false, std::memory_order_release);
-    wake_.store(0, std::memory_order_release);
-    job_ = 0;
+    const uint32_t seen = wake_.load(std::memory_order_relaxed);
     for (int i = 0; i < count; ++i) {
-      workers_.emplace_back([this] { loop(); });
+      workers_.emplace_back([this, seen] { loop(seen); });
     }
   }
 
   void stop() {
     stopping_.store(true, std::memory_order_release);
-    wake_.store(++job_, std::memory_order_release);
+    wake_.store(tickets_.begin(0), std::memory_order_release);
     wake_.notify_all();
     for (std::thread& worker : workers_) {
       worker.join();
@@ -135,14 +116,12 @@ class Pool {
   std::atomic<int> wanted_{
       std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
   std::vector<std::thread> workers_;
-  uint32_t job_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<uint32_t> wake_{0};
-  std::atomic<uint64_t> ticket_{0};
-  std::atomic<int> parts_{0};
-  std::atomic<int> left_{0};
-  std::atomic<void (*)(void*, int)> part_{nullptr};
-  std::atomic<void*> context_{nullptr};
+  Tickets tickets_;
+  // Written between jobs, read behind a ticket.
+  void (*part_)(void*, int) = nullptr;
+  void* context_ = nullptr;
 };
 
 Pool& pool() {

@@ -14,6 +14,7 @@ NB_MODULE(_qwenmtp_testing, m) {
   qwenmtp::testing::register_model(m);
   qwenmtp::testing::register_kernels(m);
   qwenmtp::testing::register_ple(m);
+  qwenmtp::testing::register_pool(m);
   qwenmtp::testing::register_spec(m);
   register_decode(m);
   register_faulty(m);

@@ -10,6 +10,7 @@ void register_checkpoint(nanobind::module_& m);
 void register_kernels(nanobind::module_& m);
 void register_model(nanobind::module_& m);
 void register_ple(nanobind::module_& m);
+void register_pool(nanobind::module_& m);
 void register_spec(nanobind::module_& m);
 
 } // namespace qwenmtp::testing
