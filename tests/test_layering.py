@@ -40,7 +40,7 @@ PYTHON_RANK = {
                 "settings_values",
                 "text_files",
             },
-            {"sampling", "tokenizer", "chat", "safetensors_io", "geometry", "tensors", "reuse", "writer"},
+            {"sampling", "request", "tokenizer", "chat", "safetensors_io", "geometry", "tensors", "reuse", "writer"},
             {"convert", "weights", "plan", "inventory", "table"},
             {"engine", "store", "checkpoint_files", "identity", "bank"},
             {"archive"},

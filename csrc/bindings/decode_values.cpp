@@ -98,6 +98,7 @@ const std::map<std::string, Setter>& setters() {
       {"history_reset_rows", field(&Options::history_reset_rows)},
       {"context_copy", field(&Options::context_copy)},
       {"block_verify", field(&Options::block_verify)},
+      {"relaxed_draft_ties", field(&Options::relaxed_draft_ties)},
       {"final_commit", field(&Options::final_commit)},
       {"async", field(&Options::async)},
       {"device_candidates",
@@ -108,6 +109,10 @@ const std::map<std::string, Setter>& setters() {
        }},
       {"prefill_chunk",
        [](Options& o, nb::handle v) { o.prefill.chunk = nb::cast<int>(v); }},
+      {"history_window",
+       [](Options& o, nb::handle v) {
+         o.prefill.history_window = nb::cast<int>(v);
+       }},
       {"fused_suffix",
        [](Options& o, nb::handle v) {
          o.prefill.fused_suffix = nb::cast<int>(v);

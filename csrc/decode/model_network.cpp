@@ -100,8 +100,7 @@ void ModelNetwork::truncate_history(int len) {
   state_.mtp->cache.truncate(len);
 }
 
-void ModelNetwork::reset_history() {
-  const int base = state_.mtp->base + state_.mtp->len();
+void ModelNetwork::reset_history(int base) {
   state_.mtp = model_.mtp_head()->initial_state();
   state_.mtp->base = base;
 }

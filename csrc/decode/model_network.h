@@ -37,7 +37,7 @@ class ModelNetwork : public Network {
   void append_history(const mx::array& hidden, std::span<const int32_t> ids)
       override;
   void truncate_history(int len) override;
-  void reset_history() override;
+  void reset_history(int base) override;
   ple::StagerStats row_stats() const override;
   std::vector<mx::array> leaves() const override;
 

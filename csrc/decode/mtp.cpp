@@ -93,9 +93,9 @@ void MtpLoop::begin_history() {
   Network& network = turn_.network;
   const int limit = turn_.options.history_reset_rows;
   if (!committed_history()) {
-    network.reset_history();
+    network.reset_history(network.trunk_len() - 1);
   } else if (limit > 0 && history_appended_ >= limit) {
-    network.reset_history();
+    network.reset_history(network.trunk_len() - 1);
     history_appended_ = 0;
     turn_.statistics.history_live_resets++;
   }

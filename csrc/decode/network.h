@@ -69,8 +69,9 @@ class Network {
       const mx::array& hidden,
       std::span<const int32_t> ids) = 0;
   virtual void truncate_history(int len) = 0;
-  /** Empties the history in mid-stream; positions go on from the trunk's. */
-  virtual void reset_history() = 0;
+  /** Empties the history; its next row will be that of trunk position `base`.
+   */
+  virtual void reset_history(int base) = 0;
 
   /** Counters of the n-gram rows read so far, by whatever request. */
   virtual ple::StagerStats row_stats() const {

@@ -33,7 +33,7 @@ class NullNetwork : public Network {
   void truncate_history(int len) override {
     history_len_ = len;
   }
-  void reset_history() override {
+  void reset_history(int /* base */) override {
     history_len_ = 0;
   }
   std::vector<mx::array> leaves() const override {

@@ -41,6 +41,9 @@ struct RepetitionOptions {
 struct PrefillOptions {
   /** Rows per forward of the prompt's body; 0 forwards it whole. */
   int chunk = 2048;
+  /** Rows of a prompt that the draft history keeps, its last ones; 0 keeps
+   *  all. */
+  int history_window = 0;
   /** A suffix behind a restored prefix is one forward up to this length. */
   int fused_suffix = 512;
   /** Lengths at which a boundary is recorded, ascending; a forward ends at each
@@ -69,6 +72,8 @@ struct Options {
   int history_reset_rows = 16384;
   bool context_copy = true;
   bool block_verify = false;
+  /** See sampling::Ties; of the draft reader alone. */
+  bool relaxed_draft_ties = false;
   bool final_commit = true;
   /** Autoregression waits for a forward's row, not for its whole state. */
   bool async = false;

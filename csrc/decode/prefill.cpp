@@ -22,6 +22,10 @@ Prefill::Prefill(
       keep_history_(keep_history),
       keep_hidden_(keep_hidden),
       chunk_(options.chunk),
+      first_row_(
+          options.history_window > 0
+              ? static_cast<int>(prompt_.size()) - 1 - options.history_window
+              : 0),
       warm_(network.trunk_len() > 0),
       fused_(
           warm_ && static_cast<int>(prompt_.size()) - network.trunk_len() <=
@@ -129,14 +133,24 @@ void Prefill::last(int n, Times& times) {
   done_ = true;
 }
 
-/** History rows (hidden[i], prompt[first_id + i]). */
+/** History rows (hidden[i], prompt[first_id + i]), without those before the
+ *  window and then without all that came before. */
 void Prefill::append(
     const mx::array& hidden,
     int first_id,
     int n,
     Times& times) {
   const Stopwatch watch(times.prefill_history);
-  network_.append_history(hidden, std::span(prompt_).subspan(first_id, n));
+  const int row = first_id - 1;
+  const int skip = std::clamp(first_row_ - row, 0, n);
+  if (skip > 0) {
+    network_.reset_history(row + skip);
+  }
+  if (skip < n) {
+    network_.append_history(
+        skip > 0 ? slice_rows(hidden, skip, n) : hidden,
+        std::span(prompt_).subspan(first_id + skip, n - skip));
+  }
 }
 
 } // namespace qwenmtp::decode

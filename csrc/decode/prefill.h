@@ -56,6 +56,8 @@ class Prefill {
   bool keep_history_;
   bool keep_hidden_;
   int chunk_;
+  /** First row of the draft history that the prompt keeps. */
+  int first_row_;
   bool warm_;
   /** The suffix is short: one forward of all its tokens. */
   bool fused_;

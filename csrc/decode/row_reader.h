@@ -10,8 +10,11 @@ namespace qwenmtp::decode {
 
 class RowReader {
  public:
-  RowReader(const sampling::Params& params, bool device_candidates)
-      : reader_(params), device_(device_candidates) {
+  RowReader(
+      const sampling::Params& params,
+      bool device_candidates,
+      sampling::Ties ties = sampling::Ties::exact)
+      : reader_(params, ties), device_(device_candidates) {
   }
 
   const sampling::Params& params() const {

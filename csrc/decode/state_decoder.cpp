@@ -23,6 +23,7 @@ StateDecoder::StateDecoder(
     Options options)
     : state_(state),
       network_(std::move(network)),
+      drops_history_(options.speculate && options.history == History::cycle),
       decoder_(
           *network_,
           std::move(options),
@@ -36,6 +37,9 @@ std::string StateDecoder::finish() {
   if (!final.safe) {
     decoder_.abandon();
     return final.error.empty() ? "repetition_stop" : final.error;
+  }
+  if (drops_history_) {
+    network_->reset_history(network_->trunk_len() - 1);
   }
   state_.logits = mx::reshape(final.tip->logits_row(), {-1});
   auto arrays = network_->leaves();

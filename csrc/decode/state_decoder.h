@@ -28,6 +28,7 @@ class StateDecoder {
  private:
   state::ModelState& state_;
   std::unique_ptr<Network> network_;
+  bool drops_history_; // the history of a cycle ends with it
   Decoder decoder_;
 };
 

@@ -22,7 +22,9 @@ Turn::Turn(Network& network, Options options, std::vector<int32_t> prompt)
       draft(
           this->options.draft.value_or(this->options.target)
               .without_penalties(),
-          on_device(this->options)),
+          on_device(this->options),
+          this->options.relaxed_draft_ties ? sampling::Ties::relaxed
+                                           : sampling::Ties::exact),
       repetition_(this->options.repetition) {
 }
 

@@ -58,7 +58,7 @@ struct TrunkState {
 /** The MTP head's own attention cache: row j holds (hidden j, token j + 1). */
 struct MtpState {
   KvCache cache;
-  int base = 0; // tokens before row 0; above 0 only after a history reset
+  int base = 0; // tokens before row 0; above 0 where the history was cut
 
   int len() const {
     return cache.len();

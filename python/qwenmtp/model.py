@@ -12,7 +12,8 @@ from qwenmtp.bank import SessionBank
 from qwenmtp.chat import ChatTemplate
 from qwenmtp.engine import Engine
 from qwenmtp.plan import MemoryPlan
-from qwenmtp.sessions import Depth, Mode, Session
+from qwenmtp.request import Depth, Mode
+from qwenmtp.sessions import Session
 from qwenmtp.settings import Settings
 from qwenmtp.store import CheckpointStore
 from qwenmtp.tokenizer import Tokenizer

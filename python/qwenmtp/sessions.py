@@ -6,13 +6,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from qwenmtp import _core
 from qwenmtp.archive import Archive, Restored
-from qwenmtp.errors import InvalidRequest, SessionBusy
+from qwenmtp.errors import SessionBusy
 from qwenmtp.identity import SessionIdentity
-from qwenmtp.sampling import ResolvedSampling, SamplingParams
+from qwenmtp.request import Depth, Mode, check_limits, check_mode, core_options
+from qwenmtp.sampling import SamplingParams
 from qwenmtp.settings import Settings
 from qwenmtp.store import SaveReport
 from qwenmtp.tensors import Tensor, as_tensors
@@ -20,8 +21,6 @@ from qwenmtp.timeline import Start, Timeline
 from qwenmtp.tokenizer import StopStrings
 from qwenmtp.turns import Answer, Round, Turn
 
-Mode = Literal["mtp", "ar"]
-Depth = int | Literal["auto"]
 Progress = Callable[[int, int], None]
 
 
@@ -50,12 +49,7 @@ class Session:
         restored: Restored | None = None,
     ):
         engine = archive.engine
-        if mode not in ("mtp", "ar"):
-            raise InvalidRequest(f"[session] mode {mode!r}, expected 'mtp' or 'ar'", details={"field": "mode"})
-        if depth != "auto" and (isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 5):
-            raise InvalidRequest(f"[session] depth {depth!r}, expected 1..5 or 'auto'", details={"field": "depth"})
-        if mode == "mtp" and not engine.has_mtp:
-            raise InvalidRequest("[session] the model has no MTP head, expected mode 'ar'", details={"field": "mode"})
+        check_mode(mode, depth, engine.has_mtp)
         self.id, self.mode, self.depth = id, mode, depth
         self.last_turn: Turn | None = None
         self._archive, self._engine, self._scope = archive, engine, cache_scope
@@ -121,21 +115,19 @@ class Session:
         engine = self._engine
         ids = engine.prompt_ids(prompt)
         resolved = engine.resolve(params or SamplingParams())
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0:
-            raise InvalidRequest(
-                f"[session.generate] max_tokens {max_tokens!r}, expected a non-negative integer",
-                details={"field": "max_tokens"},
-            )
-        if logprobs is not None and not (isinstance(logprobs, int) and 0 <= logprobs <= 128):
-            raise InvalidRequest(
-                f"[session.generate] logprobs {logprobs!r}, expected 0..128", details={"field": "logprobs"}
-            )
-        if deadline is not None and not deadline >= 0:
-            raise InvalidRequest(
-                f"[session.generate] deadline {deadline!r}, expected seconds from now", details={"field": "deadline"}
-            )
+        check_limits(max_tokens, logprobs, deadline)
         stops = StopStrings(stop)
-        options = self._options(resolved, min(max_tokens, engine.context - len(ids)), ignore_stop, logprobs, deadline)
+        options = core_options(
+            self._settings,
+            resolved,
+            mode=self.mode,
+            depth=self.depth,
+            n_prompt=len(ids),
+            max_tokens=min(max_tokens, engine.context - len(ids)),
+            stops=() if ignore_stop else engine.stop_ids,
+            logprobs=logprobs,
+            deadline=deadline,
+        )
         engine.admit(len(ids) + options["max_tokens"], self.mode == "mtp", self._settings)
         engine.expect(self.ids, ids)
         return self._rounds(ids, options, stops, on_progress)
@@ -243,29 +235,6 @@ class Session:
 
     def _held(self) -> _Held:
         return _Held(self._busy, self.id)
-
-    def _options(
-        self, s: ResolvedSampling, max_tokens: int, ignore_stop: bool, logprobs: int | None, deadline: float | None
-    ) -> dict[str, Any]:
-        settings = self._settings
-        return {
-            "target": (s.temperature, s.top_p, s.top_k, s.presence_penalty, s.frequency_penalty),
-            "draft": (s.draft_temperature, s.draft_top_p, s.draft_top_k, 0.0, 0.0),
-            "seed": s.seed,
-            "max_tokens": max_tokens,
-            "stops": [] if ignore_stop else list(self._engine.stop_ids),
-            "speculate": self.mode == "mtp",
-            "depth": 5 if self.depth == "auto" else self.depth,
-            "auto_depth": self.depth == "auto",
-            "lane": "capture_commit" if settings.verify.capture_commit else "reforward",
-            "context_copy": settings.decode.context_copy,
-            "history_reset_rows": settings.decode.history_reset_rows,
-            "async": settings.decode.async_eval,
-            "prefill_chunk": settings.prefill.chunk,
-            "fused_suffix": settings.prefill.fused_suffix_max,
-            "logprobs": -1 if logprobs is None else logprobs,
-            **({} if deadline is None else {"deadline": deadline}),
-        }
 
     def _rounds(
         self, ids: list[int], options: dict[str, Any], stops: StopStrings, on_progress: Progress | None

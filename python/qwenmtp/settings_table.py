@@ -58,6 +58,9 @@ class VerifySettings:
         "VERIFY_CAPTURE_COMMIT",
         "commit a rejected window from captured rows; off forwards the correction again (other tokens, same law)",
     )
+    block: bool = setting(
+        False, v.BOOL, "VERIFY_BLOCK", "accept a window's drafts as one block (Sun et al. 2024): other tokens, same law"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,9 @@ class DecodeSettings:
         "committed",
         v.one_of("cycle", "committed", "last_window", "auto"),
         "MTP_HISTORY_POLICY",
-        "rows the draft head keeps: none, all committed, the last window, or by prompt length",
+        "rows the draft head keeps: one round's, all, a prompt's last window, or that from 16,384 prompt tokens on",
     )
-    history_window: int = setting(8192, v.integer(1), "MTP_HISTORY_WINDOW", "rows kept by last_window")
+    history_window: int = setting(8192, v.integer(1), "MTP_HISTORY_WINDOW", "rows of a prompt that last_window keeps")
     history_reset_rows: int = setting(
         16384,
         v.integer(0),

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from qwenmtp.errors import QwenMtpError
 from qwenmtp.model import Model
+from qwenmtp.request import Depth, Mode
 from qwenmtp.sampling import SamplingParams
-from qwenmtp.sessions import Depth, Mode, Session
+from qwenmtp.sessions import Session
 
 PROMPTS = ("def main(argv):\n", "import os\nimport sys\n\n", "The function returns a list of")
 TOKENS = 32

@@ -196,7 +196,7 @@ void ScriptedNetwork::truncate_history(int len) {
   state_.digests.resize(len + 1);
 }
 
-void ScriptedNetwork::reset_history() {
+void ScriptedNetwork::reset_history(int /* base */) {
   truncate_history(0);
 }
 

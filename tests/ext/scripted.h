@@ -66,7 +66,7 @@ class ScriptedNetwork : public decode::Network {
       const mlx::core::array& hidden,
       std::span<const int32_t> ids) override;
   void truncate_history(int len) override;
-  void reset_history() override;
+  void reset_history(int base) override;
   std::vector<mlx::core::array> leaves() const override {
     return {};
   }
