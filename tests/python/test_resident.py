@@ -91,6 +91,26 @@ def test_a_named_session_takes_a_copy_of_anothers_prefix(model: Model, mode: Any
     assert answer(model.session("d", "ar" if mode == "mtp" else "mtp"), [*first.ids, 5], 2).reuse["restored"] == 0
 
 
+@pytest.mark.parametrize("id", ["a", None])
+def test_a_turn_moves_its_own_entry_on_and_remembers_where_it_began(model: Model, id: str | None) -> None:
+    session = model.session(id)
+    answer(session, text(20), 3)
+    (entry,) = model.bank.entries()
+    begun = []
+    for _ in range(6):
+        begun.append(len(session.ids))
+        answer(session, [*session.ids, 4], 2)
+        assert model.bank.entries() == [entry]
+        assert entry.boundaries[-1] == begun[-1]
+        assert (entry.users, entry.leased) == (0, False)
+    assert len(entry.boundaries) == 4
+    rounds = session.generate([*session.ids, 4], GREEDY, max_tokens=30, ignore_stop=True)
+    next(rounds)
+    assert entry.leased
+    rounds.close()
+    assert (entry.users, entry.leased) == (0, False)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("diverges", [-1, 0, 1])
 def test_an_edited_prompt_is_read_from_the_last_boundary_before_the_edit(
@@ -332,6 +352,26 @@ def test_a_name_is_taken_up_by_the_next_model(tmp_path: Path, mode: Any) -> None
             46,
             "exact",
         )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stored_timeline_is_read_from_its_boundary(tmp_path: Path, mode: Any) -> None:
+    prompt = text(600)
+    with open_small(tmp_path) as model:
+        session = model.session("chat", mode)
+        answer(session, prompt, 4)
+        session.save()
+    (info,) = ls(tmp_path / "store")
+    assert info.boundaries == (535,)
+    with open_small(tmp_path) as model:
+        session = model.session("chat", mode)
+        edited = [*prompt[:570], 60, 61]
+        turn = answer(session, edited, 5)
+        assert reuse(turn) == (535, "boundary", "store")
+        assert_cold_equal(model, session, turn, edited, GREEDY)
+        assert reuse(answer(model.session("chat", mode), [*prompt[:530], 60], 1))[0] == 0
+        strict = model.session("x", mode, session_block_min=571, session_near_prefix=False)
+        assert reuse(answer(strict, [*prompt[:570], 59], 1))[0] == 0
 
 
 ROTTEN = {
