@@ -112,6 +112,14 @@ void Publication::write_at(std::span<const std::byte> data, uint64_t offset) {
     if (n <= 0) {
       fail("write", temp_name_);
     }
+#if defined(__linux__)
+    // The disk starts now and not at the sync; no guarantee is taken from it.
+    ::sync_file_range(
+        fd_,
+        static_cast<off_t>(offset),
+        static_cast<off_t>(n),
+        SYNC_FILE_RANGE_WRITE);
+#endif
     data = data.subspan(static_cast<size_t>(n));
     offset += static_cast<uint64_t>(n);
   }
