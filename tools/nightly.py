@@ -47,6 +47,11 @@ STEPS: list[tuple[str, list[str], dict[str, str]]] = [
     ("build dev", preset("dev"), {}),
     ("slow tests", [*PYTEST, "-m", "slow"], {}),
     (
+        "states under 4,096 MiB",
+        [*f"{sys.executable} -m qwenmtp.bench.supervisor 4096 300 1200 --command".split(), *PYTEST, "tests/state"],
+        {"PYTHONPATH": "python"},
+    ),
+    (
         "reference",
         ["bash", "-c", f"test -x {MTPLX} || (python3 -m venv .venv-mtplx && {MTPLX} -m pip install -q {PINS})"],
         {},
