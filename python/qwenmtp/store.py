@@ -20,6 +20,9 @@ from qwenmtp import checkpoint_files as files
 from qwenmtp.errors import CheckpointError
 from qwenmtp.reuse import Ids, ReusePolicy, as_ids, common_prefix
 
+# What `qwenmtp bench checkpoint` writes and reads.
+SyntheticCheckpoint = _core.SyntheticCheckpoint
+
 T = TypeVar("T")
 
 GIB = 1 << 30

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qwenmtp.bench import generate, plot
+from qwenmtp.bench.checkpoint import checkpoint
 from qwenmtp.bench.loop import loop
 from qwenmtp.bench.ple import ple
 from qwenmtp.bench.receipts import Receipts, add_benchmarks
@@ -23,23 +24,29 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[BenchResult]]] = {
     "prefill": generate.prefill,
     "mtp": generate.mtp,
 }
+# These have summaries beside their results, and need no model.
+WITHOUT_MODEL: dict[str, Callable[[argparse.Namespace], tuple[list[BenchResult], dict[str, Any]]]] = {
+    "checkpoint": checkpoint,
+    "loop": lambda args: loop(args.repeats, args.mtplx_python),
+    "ple": ple,
+}
 
 
 def add_arguments(p: argparse.ArgumentParser) -> None:
     """Adds the command's own arguments."""
     p.add_argument(
-        "what", nargs="?", default="decode", choices=sorted([*BENCHMARKS, "loop", "ple"]), help="default: %(default)s"
+        "what", nargs="?", default="decode", choices=sorted([*BENCHMARKS, *WITHOUT_MODEL]), help="default: %(default)s"
     )
     p.add_argument("--model", default="models/demo", metavar="M", help="model folder (default: %(default)s)")
     p.add_argument("--dtype", choices=("float32", "bfloat16"), help="compute type (default: by device)")
     p.add_argument(
-        "--tokens", type=int, default=64, metavar="N", help="tokens generated or read (default: %(default)s)"
+        "--tokens", type=int, default=64, metavar="N", help="tokens generated, read or stored (default: %(default)s)"
     )
     p.add_argument("--repeats", type=int, default=5, metavar="N", help="timed repetitions (default: %(default)s)")
     p.add_argument("--mtplx-python", metavar="PYTHON", help="loop, ple: time MTPLX too, by a python with it")
     p.add_argument("--gb", type=float, default=0.5, metavar="GB", help="ple: size of the table (default: %(default)s)")
     p.add_argument(
-        "--dir", type=Path, metavar="DIR", help="ple: where the table is written (default: a temporary folder)"
+        "--dir", type=Path, metavar="DIR", help="ple, checkpoint: where files are written (default: a temporary folder)"
     )
     p.add_argument(
         "--chunks", type=int, default=5, metavar="N", help="ple: chunks of 2,048 tokens (default: %(default)s)"
@@ -54,12 +61,10 @@ def run(args: argparse.Namespace) -> int:
     summary: dict[str, Any] = {}
     receipts = None
     if args.receipts:
-        model = None if args.what in ("loop", "ple") else Path(args.model)
+        model = None if args.what in WITHOUT_MODEL else Path(args.model)
         receipts = Receipts(args.receipts, model, variables())
-    if args.what == "loop":
-        results, summary = loop(args.repeats, args.mtplx_python)
-    elif args.what == "ple":
-        results, summary = ple(args)
+    if args.what in WITHOUT_MODEL:
+        results, summary = WITHOUT_MODEL[args.what](args)
     else:
         results = BENCHMARKS[args.what](args)
     n_threads = os.cpu_count() or 1
