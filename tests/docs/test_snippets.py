@@ -1,4 +1,4 @@
-"""Every Python snippet of docs/ runs; the snippets of one page share their names, top to bottom."""
+"""Every Python snippet of README and docs/ runs; the snippets of one page share their names, top to bottom."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "```python" in p.read_text())
+PAGES = sorted(p for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if "```python" in p.read_text())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
