@@ -38,7 +38,9 @@ std::string StateDecoder::finish() {
     decoder_.abandon();
     return final.error.empty() ? "repetition_stop" : final.error;
   }
-  if (drops_history_) {
+  // A copied block accepted in part costs the re-forward lane a history row.
+  const bool lost_a_row = !decoder_.statistics().copy.disabled_reason.empty();
+  if (drops_history_ || lost_a_row) {
     network_->reset_history(network_->trunk_len() - 1);
   }
   state_.logits = mx::reshape(final.tip->logits_row(), {-1});
@@ -49,6 +51,7 @@ std::string StateDecoder::finish() {
     arrays.push_back(*state_.hidden);
   }
   sync(arrays);
+  state::check_invariants(state_);
   return "";
 }
 

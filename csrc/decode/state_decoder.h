@@ -22,7 +22,8 @@ class StateDecoder {
   }
 
   /** Commits the state after decoder().done(), or puts it back to before the
-   *  request; returns why, or an empty string. Throws Cancelled. */
+   *  request; returns why, or an empty string. Throws Cancelled, and
+   *  InternalError for a state that breaks its invariants. */
   std::string finish();
 
  private:

@@ -146,6 +146,7 @@ class Timeline:
 
     def take(self, state: Any, finish: str, source: str = "live") -> None:
         """Makes a whole state the live one; nobody else may change it from now on."""
+        state.check()
         self.ids = as_ids(state.ids)
         self.entry = self._bank.put(
             state, self.identity, self._key, shared=self._id is not None, finish=finish, source=source
@@ -225,4 +226,5 @@ def _copy(state: Any, length: int) -> Any:
     copy = state.fork()
     if length < len(copy):
         copy.rewind(length)
+    copy.check()
     return copy

@@ -77,9 +77,13 @@ def test_a_copied_block_leaves_the_teachers_state(demo: Any, lane: str) -> None:
     state = _core.State(demo, True)
     decoder = run(demo, state, prompt, target=SAMPLED, max_tokens=12, context_copy=True, lane=lane)
     assert decoder.statistics["context_copy_probes"] > 0
+    assert state.ids == prompt + decoder.tokens
     if lane == "capture_commit":
         check_ending(demo, state, prompt + decoder.tokens)
-    assert state.ids == prompt + decoder.tokens
+    else:  # the block was accepted in part, which costs this lane a history row: the history starts anew
+        assert decoder.statistics["context_copy_disabled_reason"]
+        assert state.history_len == 0
+        state.check()
 
 
 def test_a_cancelled_turn_leaves_the_state_and_retries_alike(demo: Any) -> None:
@@ -118,8 +122,20 @@ def test_every_fault_of_the_test_build_is_visible(demo: Any, fault: str) -> None
     state = _core.State(demo, True)
     try:
         tokens = run(demo, state, PROMPT, core.FaultyDecoder, extra=(fault,), **options).tokens
-        state.check()
         same = tokens == sound and state.first_difference(teacher(demo, PROMPT + tokens)) is None
     except QwenMtpError:
         same = False
     assert not same
+
+
+def test_a_broken_state_is_not_committed(demo: Any) -> None:
+    with pytest.raises(QwenMtpError, match=r"\[state.check\] history of 0 \+ 4 rows, expected 5"):
+        run(
+            demo,
+            _core.State(demo, True),
+            PROMPT,
+            core.FaultyDecoder,
+            extra=("final_history_row_missing",),
+            target=SAMPLED,
+            max_tokens=1,
+        )
