@@ -41,7 +41,7 @@ class BankLimits:
         per_session_bytes: Entries of one session; more sheds boundaries, oldest first, and then refuses.
         per_session_entries: Newest entries kept of one named session; 0 is no limit.
         idle_ttl_s: An entry untouched for so long goes; 0 is never.
-        pin_s: An entry touched within this time goes last; 0 is off.
+        pin_s: The entries of a session touched within this time go last; 0 is off.
     """
 
     max_bytes: int = 24 * GIB
@@ -285,9 +285,8 @@ class SessionBank:
 
         def victims(wanted: Callable[[Entry], bool]) -> Iterator[Entry]:
             found = self._free(lambda e: e is not new and wanted(e))
-            pinned = [
-                e for e in found if limits.pin_s > 0 and now - e.accessed < limits.pin_s and e.session != new.session
-            ]
+            active = {e.session for e in self._entries if now - e.accessed < limits.pin_s}
+            pinned = [e for e in found if e.session in active and e.session != new.session]
             extends = [e for e in found if len(e.ids) > len(new.ids) == common_prefix(e.ids, new.ids)]
             yield from sorted(found, key=lambda e: (e in pinned or e in extends, e.accessed, -e.n_bytes, e.created))
 

@@ -215,15 +215,21 @@ def test_boundaries_are_shed_oldest_first_before_an_entry_is_refused() -> None:
     assert reasons(b) == ["oversized"]
 
 
-def test_pinned_sessions_go_last() -> None:
+@pytest.mark.parametrize(("pin_s", "goes"), [(50.0, "b"), (0.0, "a")])
+def test_all_entries_of_an_active_session_go_last(pin_s: float, goes: str) -> None:
+    b = bank(max_entries=3, pin_s=pin_s)
+    put(b, "a", [1]).accessed = -200.0
+    put(b, "b", [2]).accessed = -100.0
+    put(b, "a", [3])
+    put(b, "c", [4])
+    assert b.evictions[0].session == goes
+
+
+def test_when_all_are_pinned_the_least_recently_used_goes() -> None:
     b = bank(max_entries=2, pin_s=50.0)
-    old = put(b, "a", [1])
-    put(b, "b", [2])
-    old.accessed = -100.0
-    put(b, "c", [3])
+    for first, name in enumerate("abc"):
+        put(b, name, [first])
     assert [s for s, _ in left(b)] == ["b", "c"]
-    put(b, "d", [4])
-    assert [s for s, _ in left(b)] == ["c", "d"]  # all are pinned: the least recently used
 
 
 def test_storing_a_prefix_does_not_evict_what_extends_it() -> None:
