@@ -17,7 +17,7 @@ from qwenmtp._version import __version__
 from qwenmtp.bank import GIB, BankLimits, Entry, SessionBank
 from qwenmtp.checkpoint_files import open_checkpoint, store_root
 from qwenmtp.engine import Engine
-from qwenmtp.errors import CHECKPOINT_CODES, CheckpointError, InvalidRequest
+from qwenmtp.errors import CHECKPOINT_CODES, CheckpointError, InvalidRequest, QwenMtpError
 from qwenmtp.identity import ModelDigests, SessionIdentity, session_identity
 from qwenmtp.reuse import BoundaryPolicy, Ids, ReusePolicy
 from qwenmtp.settings import Settings
@@ -71,7 +71,7 @@ class Archive:
 
     def __init__(self, engine: Engine):
         self.engine = engine
-        self.failures: deque[CheckpointError] = deque(maxlen=256)
+        self.failures: deque[Exception] = deque(maxlen=256)
         self._settings = engine.settings.checkpoint
         self._digests = ModelDigests(engine.files)
         self._stores: dict[bytes, CheckpointStore] = {}
@@ -98,7 +98,7 @@ class Archive:
         """The files of one identity; None where checkpoints are off.
 
         Raises:
-            CheckpointError: `unsafe_path`: the folder may not hold private files.
+            CheckpointError: `unsafe_path`: the folder may not hold private files; `busy`: it cannot be made.
         """
         s = self._settings
         if s.mode == "off":
@@ -111,7 +111,13 @@ class Archive:
                     hourly_write_bytes=s.hourly_bytes,
                     min_tokens=s.min_tokens,
                 )
-                self._stores[identity] = CheckpointStore(store_root(s.dir), identity, limits=limits)
+                root = store_root(s.dir)
+                try:
+                    self._stores[identity] = CheckpointStore(root, identity, limits=limits)
+                except OSError as e:
+                    raise CheckpointError(
+                        f"[store.open] {root}: {e.strerror}", "busy", details={"reason": "io"}
+                    ) from None
             return self._stores[identity]
 
     def find(
@@ -222,6 +228,8 @@ class Archive:
         except CheckpointError as e:
             if e.code == "cancelled":
                 raise
+        except OSError:
+            return None, CHECKPOINT_CODES["busy"]
         own = [r for r in store.rejections if id(r) not in known and r.name == store.name_of(key)]
         return found, CHECKPOINT_CODES[own[-1].outcome] if own else None
 
@@ -271,7 +279,7 @@ class Archive:
                 n, image = len(entry.ids), self._image(state, identity, entry.finish)
             if store.save(key, image).refused is None:
                 self._written[digest, key] = n
-        except CheckpointError as e:
+        except (QwenMtpError, OSError) as e:
             self.failures.append(e)
         return True
 

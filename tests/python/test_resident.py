@@ -374,6 +374,41 @@ def test_a_stored_timeline_is_read_from_its_boundary(tmp_path: Path, mode: Any) 
         assert reuse(answer(strict, [*prompt[:570], 59], 1))[0] == 0
 
 
+def test_memory_comes_before_a_file_that_saves_no_more(model: Model) -> None:
+    first = model.session("a")
+    answer(first, text(40), 4)
+    first.save()
+    assert reuse(answer(model.session("b"), [*first.ids, 5], 1)) == (44, "exact", "bank")
+    ids = first.ids
+    model.bank.clear()
+    assert reuse(answer(model.session("c"), [*ids, 5], 1)) == (44, "exact", "store")
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "outcome"),
+    [
+        (lambda root: root.write_text(""), "checkpoint_unsafe_path", "unsafe_path"),
+        (lambda root: root.symlink_to(root.parent), "checkpoint_unsafe_path", "unsafe_path"),
+        (lambda root: (root.parent / "deep").write_text(""), "checkpoint_unavailable", "busy"),
+    ],
+    ids=["file", "link", "below a file"],
+)
+def test_a_store_that_cannot_be_opened_never_fails_an_answer(
+    tmp_path: Path, make: Any, code: str, outcome: str
+) -> None:
+    make(tmp_path / "store")
+    folder = tmp_path / ("deep/store" if outcome == "busy" else "store")
+    with qwenmtp.load(SMALL, dtype="float32", checkpoint_dir=str(folder), checkpoint_min_tokens=1) as model:
+        session = model.session("chat")
+        turn = answer(session, text(20), 3)
+        assert (turn.reuse["miss"], turn.final["committed"]) == (code, True)
+        with pytest.raises(CheckpointError) as caught:
+            session.save()
+        assert caught.value.outcome == outcome
+        archive = model._archive
+    assert [type(e) for e in archive.failures] == [CheckpointError]
+
+
 ROTTEN = {
     "checkpoint_version": lambda good: b"QWMTKV01" + good[8:],
     "checkpoint_corrupt": lambda good: good[:-1],
