@@ -14,6 +14,13 @@ class HotRows {
   /** Takes at most `budget_bytes` in all, tags and records; 0 holds nothing. */
   HotRows(uint64_t budget_bytes, size_t record_bytes);
 
+  /** Hints that find(row) comes soon. */
+  void prefetch(int64_t row) {
+    if (n_sets_ > 0) {
+      __builtin_prefetch(&set_of(row));
+    }
+  }
+
   /** The record of `row`, or null. Valid until the next insert or clear. */
   const std::byte* find(int64_t row);
 

@@ -75,6 +75,7 @@ void Pool::stop() {
 }
 
 bool Pool::submit(std::shared_ptr<Job> job, bool urgent) {
+  const size_t n_wanted = std::min(job->n_slices(), threads_.size());
   {
     const std::lock_guard lock(mutex_);
     if (queue_.size() >= kMaxJobs) {
@@ -86,7 +87,9 @@ bool Pool::submit(std::shared_ptr<Job> job, bool urgent) {
       queue_.push_back(std::move(job));
     }
   }
-  wake_.notify_all();
+  for (size_t i = 0; i < n_wanted; ++i) {
+    wake_.notify_one();
+  }
   return true;
 }
 

@@ -20,6 +20,10 @@ class Job {
  public:
   Job(size_t n_slices, std::function<void(size_t)> slice);
 
+  size_t n_slices() const {
+    return n_slices_;
+  }
+
   /** Run one slice; false if all have been taken. */
   bool run_one();
 

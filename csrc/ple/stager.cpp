@@ -1,7 +1,6 @@
 #include "ple/stager.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <iterator>
 #include <string>
@@ -16,8 +15,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxFailures = 3;
-constexpr size_t kMaxSliceRows = 256;
 constexpr size_t kDecodeSlice = 512;
+constexpr size_t kPrefetch = 8; // rows ahead
 constexpr size_t kMaxAheadRows = 4 * kMaxLookup;
 constexpr int kMaxAge = 2; // embeds after which unused rows are dropped
 
@@ -28,12 +27,6 @@ uint64_t ns_since(Clock::time_point start) {
 
 size_t ceil_div(size_t a, size_t b) {
   return (a + b - 1) / b;
-}
-
-// A few slices per thread even out their speed; small ones keep a device busy
-// that likes many requests at once.
-size_t rows_per_slice(size_t n_rows, size_t n_threads) {
-  return std::clamp<size_t>(n_rows / (4 * (n_threads + 1)), 1, kMaxSliceRows);
 }
 
 // Calls block(ids, history) for pieces that fit one lookup.
@@ -57,51 +50,12 @@ void for_blocks(
 
 } // namespace
 
-/** Rows on their way into memory. */
-struct Stager::Reads {
-  Reads(Stager& stager, std::vector<int64_t> rows_to_read)
-      : rows(std::move(rows_to_read)),
-        record_bytes(stager.table_.format().record_bytes()),
-        slice_rows(rows_per_slice(rows.size(), stager.pool_.n_threads())),
-        records(std::make_unique_for_overwrite<std::byte[]>(
-            rows.size() * record_bytes)),
-        job(ceil_div(rows.size(), slice_rows),
-            [this, &stager](size_t i) { stager.read_slice(*this, i); }) {
-  }
-
-  std::byte* record(size_t i) const {
-    return records.get() + i * record_bytes;
-  }
-
-  const std::vector<int64_t> rows; // ascending
-  const size_t record_bytes;
-  const size_t slice_rows;
-  const std::unique_ptr<std::byte[]> records; // [rows], valid once job is done
-  std::atomic<uint64_t> read_calls{0};
-  std::atomic<uint64_t> read_bytes{0};
-  size_t n_used = 0;
-  int age = 0;
-  Job job;
-};
-
-/** Where the records of a lookup lie. */
-struct Stager::Fetched {
-  std::vector<const std::byte*> records; // [rows]; hot ones until an insert
-  std::vector<size_t> fresh;             // rows that are not in hot_
-  std::vector<std::shared_ptr<Reads>> owners;
-
-  void own(std::shared_ptr<Reads> reads, std::span<const size_t> which) {
-    fresh.insert(fresh.end(), which.begin(), which.end());
-    owners.push_back(std::move(reads));
-  }
-
-  /** `reads` are done and of exactly the rows `which`. */
-  void take(std::shared_ptr<Reads> reads, std::span<const size_t> which) {
-    for (size_t i = 0; i < which.size(); ++i) {
-      records[which[i]] = reads->record(i);
-    }
-    own(std::move(reads), which);
-  }
+/** Where a lookup's rows are. */
+struct Stager::Found {
+  std::vector<const std::byte*> records;  // [rows], or null; until an insert
+  std::vector<std::vector<size_t>> ahead; // for each of ahead_
+  std::vector<size_t> ready;              // in hot_
+  std::vector<size_t> cold;
 };
 
 Stager::Stager(NgramConfig config, Table table, StagerOptions options)
@@ -172,35 +126,46 @@ void Stager::embed_block(
     return table_.gather(lookup, type, out);
   }
   if (const std::byte* resident = table_.resident()) {
-    const size_t record_bytes = table_.format().record_bytes();
-    const auto record_of = [&](size_t slot) {
-      return resident + static_cast<size_t>(lookup[slot]) * record_bytes;
-    };
-    return decode(lookup.size(), record_of, type, out);
+    return decode_resident(resident, lookup, type, out);
   }
   const UniqueRows unique = unique_rows(lookup);
-  const Fetched fetched =
-      fetch(unique.rows, window ? stats_.windows : stats_.chunks);
-  const auto record_of = [&](size_t slot) {
-    return fetched.records[unique.of_slot[slot]];
-  };
-  decode(lookup.size(), record_of, type, out);
-  if (window) { // a chunk would push out what decoding comes back to
-    for (const size_t i : fetched.fresh) {
-      hot_.insert(unique.rows[i], fetched.records[i]);
-    }
-  }
+  gather({table_.format(), unique, type, out}, window);
 }
 
-Stager::Fetched Stager::fetch(std::span<const int64_t> rows, SpanStats& span) {
-  Fetched fetched;
-  fetched.records.resize(rows.size());
-  std::vector<size_t> cold;
-  std::vector<std::vector<size_t>> ahead(ahead_.size());
+/** Values of rows that lie in memory, in any order. */
+void Stager::decode_resident(
+    const std::byte* table,
+    std::span<const int64_t> lookup,
+    RowType type,
+    std::byte* out) {
+  const RowFormat& format = table_.format();
+  const size_t record_bytes = format.record_bytes();
+  const size_t stride = static_cast<size_t>(format.dim) * value_bytes(type);
+  const auto record_of = [&](size_t slot) {
+    return table + static_cast<size_t>(lookup[slot]) * record_bytes;
+  };
+  parallel(lookup.size(), [&](size_t slot) {
+    if (slot + kPrefetch < lookup.size()) {
+      const std::byte* soon = record_of(slot + kPrefetch);
+      __builtin_prefetch(soon);
+      __builtin_prefetch(soon + record_bytes - 1);
+    }
+    decode_row(format, record_of(slot), type, out + slot * stride);
+  });
+}
+
+Stager::Found Stager::find(std::span<const int64_t> rows) {
+  Found found;
+  found.records.resize(rows.size());
+  found.ahead.resize(ahead_.size());
   std::vector<size_t> cursors(ahead_.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    fetched.records[i] = hot_.find(rows[i]);
-    if (fetched.records[i] != nullptr) {
+    if (i + kPrefetch < rows.size()) {
+      hot_.prefetch(rows[i + kPrefetch]);
+    }
+    found.records[i] = hot_.find(rows[i]);
+    if (found.records[i] != nullptr) {
+      found.ready.push_back(i);
       continue;
     }
     size_t k = 0;
@@ -211,71 +176,69 @@ Stager::Fetched Stager::fetch(std::span<const int64_t> rows, SpanStats& span) {
         ++at;
       }
       if (at < known.size() && known[at] == rows[i]) {
-        fetched.records[i] = ahead_[k]->record(at);
-        ahead[k].push_back(i);
+        found.records[i] = ahead_[k]->record(at);
+        found.ahead[k].push_back(i);
         break;
       }
     }
     if (k == ahead_.size()) {
-      cold.push_back(i);
+      found.cold.push_back(i);
     }
   }
-  const auto begin = Clock::now();
-  const auto cold_reads = start(rows, cold);
-  std::vector<size_t> again; // what reading ahead failed to read
-  for (size_t k = 0; k < ahead_.size(); ++k) {
-    if (ahead[k].empty()) {
+  return found;
+}
+
+void Stager::gather(const Sink& sink, bool window) {
+  const auto& rows = sink.unique.rows;
+  SpanStats& span = window ? stats_.windows : stats_.chunks;
+  Found found = find(rows);
+  const size_t n_hot = found.ready.size();
+  auto begin = Clock::now();
+  Direct cold(table_, pool_, sink, std::move(found.cold), found.records);
+  std::vector<size_t> failed; // what reading ahead could not read
+  for (size_t k = 0; k < found.ahead.size(); ++k) {
+    const auto& which = found.ahead[k];
+    if (which.empty()) {
       continue;
     }
     Reads& reads = *ahead_[k];
     if (finish(reads)) {
-      reads.n_used += ahead[k].size();
-      stats_.rows_ahead += ahead[k].size();
-      fetched.own(ahead_[k], ahead[k]);
+      reads.n_used += which.size();
+      found.ready.insert(found.ready.end(), which.begin(), which.end());
     } else {
       reads.age = kMaxAge;
-      again.insert(again.end(), ahead[k].begin(), ahead[k].end());
+      failed.insert(failed.end(), which.begin(), which.end());
     }
   }
-  std::sort(again.begin(), again.end());
-  const auto again_reads = start(rows, again);
-  for (const auto& [reads, which] :
-       {std::pair(cold_reads, &cold), std::pair(again_reads, &again)}) {
-    if (!finish(*reads)) {
-      std::rethrow_exception(reads->job.error());
+  std::sort(failed.begin(), failed.end());
+  Direct again(table_, pool_, sink, std::move(failed), found.records);
+  span.stall_ns += ns_since(begin);
+  parallel(found.ready.size(), [&](size_t k) {
+    sink.put(found.ready[k], found.records[found.ready[k]]);
+  });
+  begin = Clock::now();
+  for (Direct* direct : {&cold, &again}) {
+    if (!finish(direct->reads())) {
+      std::rethrow_exception(direct->reads().job.error());
     }
-    fetched.take(reads, *which);
   }
   span.stall_ns += ns_since(begin);
+  const size_t n_cold = cold.size() + again.size();
   stats_.rows_distinct += rows.size();
-  stats_.rows_cold += cold.size() + again.size();
-  stats_.rows_hot += rows.size() - fetched.fresh.size();
-  return fetched;
-}
-
-std::shared_ptr<Stager::Reads> Stager::start(
-    std::span<const int64_t> rows,
-    std::span<const size_t> which) {
-  std::vector<int64_t> wanted;
-  wanted.reserve(which.size());
-  for (const size_t i : which) {
-    wanted.push_back(rows[i]);
+  stats_.rows_hot += n_hot;
+  stats_.rows_cold += n_cold;
+  stats_.rows_ahead += rows.size() - n_hot - n_cold;
+  if (!window) { // a chunk would push out what decoding comes back to
+    return;
   }
-  auto reads = std::make_shared<Reads>(*this, std::move(wanted));
-  if (which.size() > reads->slice_rows) {
-    pool_.submit({reads, &reads->job}, true);
+  for (size_t k = 0; k < n_hot; ++k) {
+    found.records[found.ready[k]] = nullptr; // stay where they are
   }
-  return reads;
-}
-
-void Stager::read_slice(Reads& reads, size_t slice) {
-  const size_t first = slice * reads.slice_rows;
-  const size_t n = std::min(reads.slice_rows, reads.rows.size() - first);
-  const trace::Span span("read", static_cast<int64_t>(n));
-  ReadCost cost;
-  table_.read({&reads.rows[first], n}, reads.record(first), cost);
-  reads.read_calls.fetch_add(cost.calls, std::memory_order_relaxed);
-  reads.read_bytes.fetch_add(cost.bytes, std::memory_order_relaxed);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (found.records[i] != nullptr) {
+      hot_.insert(rows[i], found.records[i]);
+    }
+  }
 }
 
 /** Waits; false if a read failed. */
@@ -291,21 +254,16 @@ void Stager::charge(Reads& reads) {
   stats_.read_bytes += reads.read_bytes.exchange(0);
 }
 
-template <typename RecordOf>
-void Stager::decode(
-    size_t n,
-    RecordOf record_of,
-    RowType type,
-    std::byte* out) {
-  const RowFormat& format = table_.format();
-  const size_t stride = static_cast<size_t>(format.dim) * value_bytes(type);
-  const auto slice = [&](size_t i) {
-    const size_t end = std::min(n, (i + 1) * kDecodeSlice);
-    for (size_t slot = i * kDecodeSlice; slot < end; ++slot) {
-      decode_row(format, record_of(slot), type, out + slot * stride);
-    }
-  };
-  const auto job = std::make_shared<Job>(ceil_div(n, kDecodeSlice), slice);
+/** work(0) .. work(n - 1), in slices on all threads. */
+template <typename Work>
+void Stager::parallel(size_t n, Work work) {
+  const auto job =
+      std::make_shared<Job>(ceil_div(n, kDecodeSlice), [&](size_t s) {
+        const size_t end = std::min(n, (s + 1) * kDecodeSlice);
+        for (size_t i = s * kDecodeSlice; i < end; ++i) {
+          work(i);
+        }
+      });
   if (n > kDecodeSlice) {
     pool_.submit(job, true);
   }
@@ -348,7 +306,8 @@ void Stager::request_block(
     return;
   }
   const bool urgent = ids.size() <= kWindowTokens;
-  auto reads = std::make_shared<Reads>(*this, std::move(rows));
+  auto reads =
+      std::make_shared<Reads>(table_, pool_.n_threads(), std::move(rows));
   if (n_ahead + reads->rows.size() > kMaxAheadRows ||
       !pool_.submit({reads, &reads->job}, urgent)) {
     ++stats_.requests_refused;

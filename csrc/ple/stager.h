@@ -13,6 +13,7 @@
 #include "ple/ngram.h"
 #include "ple/pool.h"
 #include "ple/prewarm.h"
+#include "ple/reads.h"
 #include "ple/stager_stats.h"
 #include "ple/table.h"
 #include "ple/unique_rows.h"
@@ -82,8 +83,7 @@ class Stager {
   }
 
  private:
-  struct Reads;
-  struct Fetched;
+  struct Found;
 
   void embed_block(
       std::span<const int32_t> ids,
@@ -94,13 +94,15 @@ class Stager {
   void request_block(
       std::span<const int32_t> ids,
       std::span<const int64_t> history);
-  void read_slice(Reads& reads, size_t slice);
-  Fetched fetch(std::span<const int64_t> rows, SpanStats& span);
-  std::shared_ptr<Reads> start(
-      std::span<const int64_t> rows,
-      std::span<const size_t> which);
-  template <typename RecordOf>
-  void decode(size_t n, RecordOf record_of, RowType type, std::byte* out);
+  Found find(std::span<const int64_t> rows);
+  void gather(const Sink& sink, bool window);
+  void decode_resident(
+      const std::byte* table,
+      std::span<const int64_t> lookup,
+      RowType type,
+      std::byte* out);
+  template <typename Work>
+  void parallel(size_t n, Work work);
   bool finish(Reads& reads);
   void charge(Reads& reads);
   void retire();

@@ -47,15 +47,18 @@ UniqueRows unique_rows(std::span<const int64_t> lookup) {
   }
   sort_keys(keys);
   UniqueRows unique;
-  unique.of_slot.resize(lookup.size());
+  unique.rows.reserve(lookup.size());
+  unique.first.reserve(lookup.size() + 1);
+  unique.slots.reserve(lookup.size());
   for (const uint64_t key : keys) {
     const auto row = static_cast<int64_t>(key >> kSlotBits);
     if (unique.rows.empty() || unique.rows.back() != row) {
       unique.rows.push_back(row);
+      unique.first.push_back(static_cast<uint32_t>(unique.slots.size()));
     }
-    unique.of_slot[key & (kMaxLookup - 1)] =
-        static_cast<uint32_t>(unique.rows.size() - 1);
+    unique.slots.push_back(static_cast<uint16_t>(key));
   }
+  unique.first.push_back(static_cast<uint32_t>(unique.slots.size()));
   return unique;
 }
 

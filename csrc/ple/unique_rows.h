@@ -8,8 +8,14 @@
 namespace qwenmtp::ple {
 
 struct UniqueRows {
-  std::vector<int64_t> rows;     // ascending
-  std::vector<uint32_t> of_slot; // [lookup.size()], index into rows
+  std::vector<int64_t> rows;   // ascending
+  std::vector<uint16_t> slots; // [lookup.size()], row by row, ascending in each
+  std::vector<uint32_t> first; // [rows.size() + 1], of a row's slots
+
+  /** Where row number i is wanted; at least one place. */
+  std::span<const uint16_t> slots_of(size_t i) const {
+    return std::span(slots).subspan(first[i], first[i + 1] - first[i]);
+  }
 };
 
 /** At most kMaxLookup rows, each below 2^47. */

@@ -193,7 +193,10 @@ void register_ple(nb::module_& m) {
       "ple_unique_rows",
       [](const Longs& lookup) {
         auto unique = ple::unique_rows({lookup.data(), lookup.size()});
-        return std::pair(std::move(unique.rows), std::move(unique.of_slot));
+        return std::tuple(
+            std::move(unique.rows),
+            std::move(unique.slots),
+            std::move(unique.first));
       },
       "lookup"_a);
   m.def(

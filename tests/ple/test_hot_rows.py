@@ -70,7 +70,8 @@ def test_inserting_a_row_twice_keeps_one_copy():
 @pytest.mark.parametrize("highest", [1, 300, 2**29, 2**47], ids=str)
 def test_unique_rows_are_sorted_and_point_back(n, highest):
     lookup = np.random.default_rng(n).integers(0, highest, n)
-    rows, of_slot = _qwenmtp_testing.ple_unique_rows(lookup)
-    expected, inverse = np.unique(lookup, return_inverse=True)
+    rows, slots, first = _qwenmtp_testing.ple_unique_rows(lookup)
+    expected, counts = np.unique(lookup, return_counts=True)
     assert rows == expected.tolist()
-    assert of_slot == inverse.tolist()
+    assert slots == np.argsort(lookup, kind="stable").tolist()
+    assert first == [0, *np.cumsum(counts).tolist()]
