@@ -51,10 +51,9 @@ mx::array PleLayer::forward(
   int n = static_cast<int>(ids.size());
   auto type =
       dtype_ == mx::bfloat16 ? ple::RowType::kBfloat16 : ple::RowType::kFloat32;
-  auto buffer = mx::allocator::malloc(
-      static_cast<size_t>(n) * dim_ * mx::size_of(dtype_));
-  stager_->embed(ids, state.ids, type, buffer.buffer().raw_ptr());
-  auto e = mx::array(std::move(buffer), {n, dim_}, dtype_);
+  size_t bytes = static_cast<size_t>(n) * dim_ * mx::size_of(dtype_);
+  auto e = mx::array(mx::allocator::malloc(bytes), {n, dim_}, dtype_);
+  stager_->embed(ids, state.ids, type, e.data<std::byte>());
 
   auto in = kernels::rows(e, in_);
   auto r = kernels::ple(x, in[0], in[1], state.conv, weights_);

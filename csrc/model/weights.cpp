@@ -147,14 +147,12 @@ mx::array Weights::read(const std::string& name, const TensorRef& ref) {
   claim(name);
   auto dtype = dtypes().at(ref.dtype);
   auto bytes = elements(ref.shape) * mx::size_of(dtype);
-  auto data = mx::allocator::malloc(bytes);
-  files_[ref.file].pread_exact(
-      ref.offset,
-      {static_cast<std::byte*>(data.buffer().raw_ptr()), bytes});
+  auto out = mx::array(mx::allocator::malloc(bytes), ref.shape, dtype);
+  files_[ref.file].pread_exact(ref.offset, {out.data<std::byte>(), bytes});
   if (bytes_read_) {
     *bytes_read_ += bytes;
   }
-  return mx::array(std::move(data), ref.shape, dtype);
+  return out;
 }
 
 mx::array Weights::dense(

@@ -1,14 +1,19 @@
 """examples/: each runs as a user would run it, and behaves when its user goes away."""
 
+import asyncio
 import contextlib
 import http.client
 import os
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -69,6 +74,35 @@ def test_server_goes_on_after_a_client_that_leaves(address: str, answer: str) ->
             client.sendall(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(PROMPT), PROMPT.encode()))
             client.recv(1)
     assert request(address, "POST", PROMPT.encode()) == (200, answer)
+
+
+class Endless:
+    """A session whose answer goes on until it is cancelled, or for five seconds."""
+
+    cancelled = False
+
+    def generate(self, *_: object, **__: object) -> Iterator[SimpleNamespace]:
+        end = time.monotonic() + 5
+        while not self.cancelled and time.monotonic() < end:
+            yield SimpleNamespace(text="x")
+            time.sleep(0.001)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def test_leaving_the_stream_cancels_the_answer() -> None:
+    texts = runpy.run_path(str(ROOT / "examples" / "asyncio_server.py"))["texts"]
+
+    async def leave(session: Endless, workers: ThreadPoolExecutor) -> None:
+        stream = texts(session, "p", workers)
+        assert await anext(stream) == "x"
+        await stream.aclose()
+
+    session = Endless()
+    with ThreadPoolExecutor(1) as workers:
+        asyncio.run(leave(session, workers))
+    assert session.cancelled
 
 
 def test_other_methods_are_refused(address: str) -> None:
