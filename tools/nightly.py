@@ -64,6 +64,7 @@ STEPS: list[tuple[str, list[str], dict[str, str]]] = [
     ("build tsan", preset("tsan"), {}),
     ("tsan stager", [*PYTEST, "tests/ple/test_stager.py"], TSAN),
     ("build dev again", preset("dev"), {}),
+    ("raise sites", [*PYTEST, "--raise-sites"], {}),
     ("wheels, Python 3.12", [sys.executable, "tools/wheels/nightly.py"], {}),
     ("mlx 0.32.2", [sys.executable, "tools/skew.py", "0.32.2"], {}),
 ]
