@@ -39,7 +39,10 @@ def address() -> Iterator[str]:
         assert server.stdout is not None
         yield urlsplit(server.stdout.readline().strip()).netloc
         server.send_signal(signal.SIGINT)
-        _, err = server.communicate(timeout=60)
+        try:
+            _, err = server.communicate(timeout=60)
+        finally:
+            server.kill()
         assert (server.returncode, err) == (130, "")
 
 
