@@ -108,6 +108,7 @@ def test_a_foreign_file_stays_until_its_owner_saves(tmp_path: Path) -> None:
         assert not fresh.resume()
         assert answer(fresh, PROMPT, 1).reuse["miss"] == "checkpoint_foreign"
         assert answer(model.session("other", "ar"), PROMPT, 1).reuse["miss"] == "new_session"
+        assert answer(model.session("third"), [1, 2, 3], 1).reuse["miss"] == "new_session"  # not that session's file
         now = path.stat()
         assert path.read_bytes() == before
         assert (now.st_ino, now.st_mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
