@@ -63,13 +63,6 @@ struct CheckpointError : Error {
   std::string reason;
 };
 
-/** A probability row without mass. */
-struct InvalidDistribution : Error {
-  explicit InvalidDistribution(const std::string& message)
-      : Error("invalid_distribution", message) {
-  }
-};
-
 /** A logits row with NaN, +inf, or nothing but -inf. */
 struct NonFiniteLogits : Error {
   explicit NonFiniteLogits(const std::string& message)
