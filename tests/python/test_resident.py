@@ -472,6 +472,19 @@ def test_closing_writes_what_waits(tmp_path: Path) -> None:
     assert [i.n_tokens for i in ls(tmp_path / "store")] == [34]
 
 
+def test_a_session_that_grew_a_lot_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[float] = []
+    with open_small(tmp_path, checkpoint_min_tokens=10) as model:
+        monkeypatch.setattr(model._archive._writer, "put", lambda key, job, delay: delays.append(delay))
+        session = model.session("chat")
+        answer(session, text(30), 4)
+        monkeypatch.setattr("qwenmtp.archive.NEW_TOKENS", 36)
+        answer(session, [*session.ids, 5], 1)
+        session.save()
+        answer(session, [*session.ids, 5], 1)
+    assert delays == [2.0, 0.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("settings", "files"),
     [

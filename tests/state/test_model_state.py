@@ -70,7 +70,8 @@ def test_the_last_token_of_a_boundary_is_not_forwarded_twice(model: Any, mode: s
     back = max(b for b in state.boundaries if b <= at + diverges)
     assert back == (20 if diverges < 0 else at)
     state.rewind(back)
-    decoder = begin(model, state, ids, max_tokens=3)
+    decoder = begin(model, state, ids, max_tokens=3, boundaries=[back])
+    assert state.boundaries == [b for b in (20, at) if b <= back]  # known already, not recorded again
     assert decoder.statistics["cached_tokens"] == back
     while not decoder.done:
         decoder.step()
@@ -97,6 +98,18 @@ def test_the_restored_prefix_becomes_a_boundary_and_a_cancelled_turn_takes_it_aw
     assert state.boundaries == [29, held, held + 5]
     state.rewind(held)
     assert state.ids == before.ids
+
+
+def test_a_cancelled_turn_gives_back_a_history_that_started_anew_meanwhile(model: Any) -> None:
+    state = cold(model, "mtp", IDS[:30], max_tokens=4)
+    before = state.fork()
+    decoder = begin(model, state, [*state.ids, 5], max_tokens=60, history="cycle")
+    while len(decoder.tokens) < 9:
+        decoder.step()
+    assert state.history_len < before.history_len
+    decoder.cancel()
+    decoder.advance()
+    assert state.first_difference(before) is None
 
 
 @pytest.mark.parametrize("mode", MODES)
