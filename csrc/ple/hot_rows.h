@@ -32,6 +32,12 @@ class HotRows {
   /** Bytes of the slab; physical memory follows as slots fill. */
   uint64_t bytes() const;
 
+  /** A budget that a table of n_rows never needs to exceed: two slots a row, so
+   *  that sets rarely overflow. */
+  static uint64_t most_bytes(uint64_t n_rows, size_t record_bytes) {
+    return 2 * n_rows * (sizeof(Set) / kWays + record_bytes);
+  }
+
   /** Rows that the slab can hold. */
   uint64_t capacity() const {
     return n_sets_ * kWays;

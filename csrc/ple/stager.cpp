@@ -29,6 +29,17 @@ size_t ceil_div(size_t a, size_t b) {
   return (a + b - 1) / b;
 }
 
+uint64_t hot_budget(const Table& table, const StagerOptions& options) {
+  if (table.resident() != nullptr || !options.staging) {
+    return 0;
+  }
+  return std::min<uint64_t>(
+      options.hot_bytes,
+      HotRows::most_bytes(
+          static_cast<uint64_t>(table.rows()),
+          table.format().record_bytes()));
+}
+
 // Calls block(ids, history) for pieces that fit one lookup.
 template <typename Block>
 void for_blocks(
@@ -61,10 +72,7 @@ struct Stager::Found {
 Stager::Stager(NgramConfig config, Table table, StagerOptions options)
     : config_(std::move(config)),
       table_(std::move(table)),
-      hot_(
-          table_.resident() != nullptr || !options.staging ? 0
-                                                           : options.hot_bytes,
-          table_.format().record_bytes()),
+      hot_(hot_budget(table_, options), table_.format().record_bytes()),
       staging_(options.staging),
       read_ahead_(
           options.staging && options.read_ahead && options.n_threads > 0),

@@ -138,7 +138,7 @@ def memory_plan(
             residency="resident" if resident else "ssd",
             weights=_weight_bytes(files, item),
             table=table_bytes(files) if resident else 0,
-            hot_rows=0 if resident else hot_bytes + _staged_bytes(files, chunk or tokens),
+            hot_rows=0 if resident else min(hot_bytes, _hot_most(files)) + _staged_bytes(files, chunk or tokens),
             kv=_kv_bytes(g, tokens, item, speculate),
             recurrent=recurrent + tip,
             boundaries=boundaries * (recurrent + _wide(g) * item),
@@ -192,13 +192,22 @@ def _weight_bytes(files: ModelFiles, item: int) -> int:
     return total
 
 
+def _table_rows(files: ModelFiles) -> int:
+    return sum(shape[0] for name, _, shape, *_ in files.tensors if _is_table(name) and name.endswith(".weight"))
+
+
+def _hot_most(files: ModelFiles) -> int:
+    """What a slab for every row of the table takes: two slots a row, ten bytes of tag and clock each."""
+    return 2 * (table_bytes(files) + 10 * _table_rows(files))
+
+
 def _staged_bytes(files: ModelFiles, chunk: int) -> int:
     """The records of the chunk in work and of the next one, which is being read."""
-    rows = [shape[0] for name, _, shape, *_ in files.tensors if _is_table(name) and name.endswith(".weight")]
+    rows = _table_rows(files)
     if not rows:
         return 0
     g = files.geometry
-    record = table_bytes(files) // sum(rows)
+    record = table_bytes(files) // rows
     return int(2 * chunk * (g["ngram_size"] - 1) * g["heads_per_ngram"] * record)
 
 
