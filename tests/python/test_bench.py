@@ -72,6 +72,7 @@ def test_attention_counts_the_keys_it_reads(demo: Model) -> None:
     assert read[1] - read[0] > layers * row * (budget // 2 - 8)  # all keys up to the budget
     pooled = layers * 4 * g["index_dim"] * (2 * budget // g["index_ratio"])
     assert read[2] - read[1] == pooled  # from there on only pooled keys
+    assert abs(longer.least() - long.least() - pooled) <= 1  # rounding of the attended share
 
 
 def test_a_draft_moves_the_heads_share(steps: Steps) -> None:
