@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/trace.h"
+
 namespace qwenmtp::ple {
 namespace {
 
@@ -57,6 +59,7 @@ void Reads::read_slice(const Table& table, size_t slice) {
   const size_t first = slice * slice_rows;
   const size_t n = std::min(slice_rows, rows.size() - first);
   ReadCost cost;
+  const trace::Span span("read", static_cast<int64_t>(n));
   table.read({&rows[first], n}, record(first), cost);
   read_calls.fetch_add(cost.calls, std::memory_order_relaxed);
   read_bytes.fetch_add(cost.bytes, std::memory_order_relaxed);
