@@ -1,6 +1,7 @@
 """Time of each CPU kernel at demo shapes, of MLX's own operators beside `rows`, and of a copy; one interleaved run.
 
     PYTHONPATH=python python benchmarks/bench_kernels.py [--threads N] [--repeats N] [--csv FILE]
+    python benchmarks/bench_kernels.py --device ...    the kernel text on a CUDA device: bench_device.py
 
 A case is the mean of 32 nodes queued in one evaluation, its number the median over the repeats. Bytes are a node's
 inputs and outputs; of a stack of experts only the rows taken count.
@@ -20,7 +21,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-from _qwenmtp_testing import kernels
+if "--device" not in sys.argv:
+    from _qwenmtp_testing import kernels
 
 Array = np.ndarray
 NODES = 32
@@ -128,12 +130,19 @@ def copy_case() -> Case:
 def main() -> None:
     """Runs all cases in turns and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=kernels.threads())
+    parser.add_argument("--device", action="store_true")
+    parser.add_argument("--only", default="", help="with --device: kernels whose name contains this")
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--csv", type=Path)
     args = parser.parse_args()
-    kernels.set_threads(args.threads)
+    if args.device:
+        import bench_device
+
+        bench_device.main(args)
+        return
+    kernels.set_threads(args.threads or kernels.threads())
     cases = [copy_case()]
     for n in args.rows:
         s = Shapes(n)
@@ -148,7 +157,8 @@ def main() -> None:
         (c.name, c.shape, statistics.median(t) * 1e6, max(t) * 1e6, c.n_bytes, c.n_bytes / statistics.median(t) / 1e9)
         for c, t in zip(cases, times, strict=True)
     ]
-    print(f"{'kernel':20} {'rows x shape':34} {'us median':>10} {'us worst':>10} {'GB/s':>7}   {args.threads} threads")
+    print(f"{'kernel':20} {'rows x shape':34} {'us median':>10} {'us worst':>10} {'GB/s':>7}   ", end="")
+    print(f"{kernels.threads()} threads")
     for name, shape, median, worst, _, rate in table:
         print(f"{name:20} {shape:34} {median:10.1f} {worst:10.1f} {rate:7.2f}")
     if args.csv:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from msl.families import gdn, hyper, moe, ple, qsa, rows, sample
+from msl.harness import backend
 from msl.harness.case import Array, Case
-from msl.harness.cpu import run
 from msl.harness.spec import Kernel
 
 
@@ -16,13 +16,13 @@ def same_bits(a: Array, b: Array) -> None:
 
 
 def launch(case: Case, inputs: Sequence[Array]) -> list[Array]:
-    result = run(case.kernel, case.template, inputs)
+    result = backend.run(case.kernel, case.template, inputs)
     assert not result.findings, result.findings
     return result.outputs
 
 
 def launch_row(case: Case, inputs: Sequence[Array]) -> list[Array]:
-    result = run(case.kernel, case.template | {"ROWS": 1}, inputs)
+    result = backend.run(case.kernel, case.template | {"ROWS": 1}, inputs)
     assert not result.findings, result.findings
     return result.outputs
 
@@ -185,7 +185,7 @@ def test_prefill_attends_as_decode_does(case: Case) -> None:
 
     def part(kernel: Kernel, inputs: Sequence[Array]) -> list[Array]:
         template = {name: (t | {"SPLITS": n})[name] for name, _ in kernel.template}
-        return run(kernel, template, inputs).outputs
+        return backend.run(kernel, template, inputs).outputs
 
     parts = part(qsa.KERNELS["qsa_attend"], [q, k, v, chosen, position, capacity])
     same_bits(part(qsa.KERNELS["qsa_combine"], [*parts, qg])[0], launch(case, case.inputs())[0])

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from .cpu import Result, numpy_dtype, run
+from . import backend
+from .cpu import Result, numpy_dtype
 from .spec import Kernel, Value
 
 Array = np.ndarray
@@ -73,7 +74,7 @@ class Case:
         cut: tuple[int, int] | None = None,
     ) -> Result:
         """Launches the kernel text on these inputs; see `cpu.run`."""
-        return run(self.kernel, self.template, inputs, schedule, cuda_grid, cut)
+        return backend.run(self.kernel, self.template, inputs, schedule, cuda_grid, cut)
 
 
 def rounding(dtype: str) -> Callable[[Array], Array]:
