@@ -68,8 +68,19 @@ def size(arrays: list[mx.array]) -> int:
     return sum(a.nbytes for a in arrays)
 
 
-def matrix(tag: str, n: int, n_in: int, n_out: int, bits: int, group: int, outs: int) -> Case:
-    t = {"T": T, "ROWS": n, "IN": n_in, "OUT": n_out, "BITS": bits, "GROUP": group, "SILU": 0, "DIV": 1}
+def matrix(tag: str, n: int, n_in: int, n_out: int, bits: int, group: int, outs: int, split: int = 1) -> Case:
+    t = {
+        "T": T,
+        "W": T,
+        "SPLIT": split,
+        "ROWS": n,
+        "IN": n_in,
+        "OUT": n_out,
+        "BITS": bits,
+        "GROUP": group,
+        "SILU": 0,
+        "DIV": 1,
+    }
     t |= {"LANES": rows.lanes(n_in // (32 if bits else 8)), "OUTS": outs}
     weights = n_out * (n_in * bits // 8 + n_in // group * 4) if bits else 2 * n_out * n_in
 
@@ -82,13 +93,14 @@ def matrix(tag: str, n: int, n_in: int, n_out: int, bits: int, group: int, outs:
         return [a[0] @ a[1].T]
 
     name = "rows_affine" if bits else "rows_dense"
-    shape = f"{tag} {n}x{n_in}x{n_out}" + (f" {bits}/g{group}" if bits else "") + f" outs{outs}"
+    shape = f"{tag} {n}x{n_in}x{n_out}" + (f" {bits}/g{group}" if bits else "")
+    shape += f" outs{outs}" + f" split{split}" * (split > 1)
     return Case(name, shape, weights + 2 * n * (n_in + n_out), make, lambda a: text(name, t, a), stock)
 
 
 def gathered(n: int, glu: bool, bits: int, group: int, outs: int) -> Case:
     k, e, n_in, n_out = 10, 512, *((2560, 640) if glu else (640, 2560))
-    t = {"T": T, "ROWS": n, "K": k, "IN": n_in, "OUT": n_out, "BITS": bits, "GROUP": group}
+    t = {"T": T, "W": T, "ROWS": n, "K": k, "IN": n_in, "OUT": n_out, "BITS": bits, "GROUP": group}
     t |= {"LANES": rows.lanes(n_in // 32), "OUTS": outs}
     name = "rows_gather_glu_affine" if glu else "rows_gather_affine"
     one_matrix = n_out * (n_in * bits // 8 + n_in // group * 4)
@@ -168,24 +180,36 @@ def inputs_case(n: int) -> Case:
     return Case("gdn_inputs", f"released {n} rows", n_bytes, make, lambda a: text("gdn_inputs", t, a))
 
 
-def hyper_case(tag: str, n: int, write: bool) -> Case:
+def write_case(tag: str, n: int) -> Case:
     c, h = 4, 2560
-    t = {"T": T, "C": c, "H": h, "LOW": 328}
-    name = "hyper_write" if write else "hyper_read"
 
     def make() -> list[mx.array]:
-        x = normal(n, c * h)
-        return [x, normal(n, h), normal(n, c), normal(c * h), EPS] if write else [x, normal(n, c * h), normal(n, 328)]
+        return [normal(n, c * h), normal(n, h), normal(n, c), normal(c * h), EPS]
 
     def stock(a: list[mx.array]) -> list[mx.array]:
-        if write:
-            x = a[0].reshape(n, c, h) + a[2][..., None] * a[1][:, None]
-            return [x, mx.fast.rms_norm(x, None, 1e-6) * a[3].reshape(c, h)]
-        gate = mx.sigmoid(a[1].reshape(n, c, h))
-        return [(gate * a[0].reshape(n, c, h)).mean(1), 2 * mx.sigmoid(a[2][:, 320:324])]
+        x = a[0].reshape(n, c, h) + a[2][..., None] * a[1][:, None]
+        return [x, mx.fast.rms_norm(x, None, 1e-6) * a[3].reshape(c, h)]
 
-    n_bytes = 2 * n * (3 * c * h + h if write else 2 * c * h + h)
-    return Case(name, f"{tag} {n} rows 4x2560", n_bytes, make, lambda a: text(name, t, a), stock)
+    t = {"T": T, "C": c, "H": h}
+    n_bytes = 2 * n * (3 * c * h + h)
+    return Case("hyper_write", f"{tag} {n} rows 4x2560", n_bytes, make, lambda a: text("hyper_write", t, a), stock)
+
+
+def mix_case(tag: str, n: int, h: int) -> Case:
+    c, rank = 4, 320
+    t = {"T": T, "W": T, "ROWS": n, "R": rank, "H": h, "C": c, "LANES": 8}
+
+    def make() -> list[mx.array]:
+        return [normal(n, rank + 8), normal(n, c * h), normal(c * h, rank)]
+
+    def stock(a: list[mx.array]) -> list[mx.array]:
+        gate = mx.sigmoid(a[0][:, :rank] @ a[2].T).reshape(n, c, h)
+        return [(gate * a[1].reshape(n, c, h)).mean(1), 2 * mx.sigmoid(a[0][:, rank : rank + c])]
+
+    n_bytes = 2 * (c * h * rank + n * c * h + n * h)
+    return Case(
+        "rows_mix_dense", f"{tag} {n} rows 4x{h}x320", n_bytes, make, lambda a: text("rows_mix_dense", t, a), stock
+    )
 
 
 def moe_cases(n: int) -> list[Case]:
@@ -211,30 +235,30 @@ def moe_cases(n: int) -> list[Case]:
 
 def attend_case(tag: str, n: int, hkv: int, context: int) -> Case:
     hq, d, k = 12 * hkv, 256, 512
-    t = {"T": T, "HQ": hq, "HKV": hkv, "D": d, "K": k, "RATIO": 4, "SPLITS": 33}
+    t = {"T": T, "HQ": hq, "HKV": hkv, "D": d, "K": k, "RATIO": 4, "SPLITS": 65}
     n_visible = 4 * k + context % 4
 
     def make() -> list[mx.array]:
         blocks = [mx.sort(mx.random.permutation(context // 4)[:k]).astype(mx.int32) for _ in range(n)]
         kv = [normal(hkv, context + 8, d) for _ in range(2)]
-        return [normal(n, hq, d), *kv, mx.stack(blocks), one(context - 1), one(context + 8)]
+        return [normal(n, hq * d), *kv, mx.stack(blocks), one(context - 1), one(context + 8)]
 
     def call(a: list[mx.array]) -> list[mx.array]:
         return text("qsa_attend", t, a)
 
-    n_bytes = n * hkv * n_visible * d * 4 + 4 * n * hq * 33 * (d + 2)
+    n_bytes = n * hkv * n_visible * d * 4 + 4 * n * hq * 65 * (d + 2)
     return Case("qsa_attend", f"{tag} {n} rows {hkv} KV heads at {context}", n_bytes, make, call)
 
 
 def combine_case(n: int) -> Case:
-    hq, d, s = 24, 256, 33
+    hq, d, s = 24, 256, 65
 
     def make() -> list[mx.array]:
         stat = mx.random.uniform(0.5, 1.5, (n, hq, s, 2))
-        return [normal(n, hq, s, d, dtype=mx.float32), stat, normal(n, hq * 2 * d)]
+        return [normal(n, hq, s, d, dtype=mx.float32), stat, normal(n, (2 * hq + 4) * d)]
 
     n_bytes = 4 * n * hq * s * (d + 2) + 6 * n * hq * d
-    t = {"T": T, "HQ": hq, "D": d, "SPLITS": s}
+    t = {"T": T, "HQ": hq, "HKV": 2, "D": d, "SPLITS": s}
     return Case("qsa_combine", f"released {n} rows", n_bytes, make, lambda a: text("qsa_combine", t, a))
 
 
@@ -243,7 +267,7 @@ def scores_cases(n: int, context: int) -> list[Case]:
 
     def make() -> list[mx.array]:
         divisor = mx.array([di**0.5])
-        return [normal(n, ni, di), normal(blocks, di), one(context - 1), divisor, one(n), one(blocks)]
+        return [normal(n, ni * di), normal(blocks, di), one(context - 1), divisor, one(n), one(blocks)]
 
     t = {"T": T, "NI": ni, "DI": di, "RATIO": 4, "K": 512}
     n_bytes = 2 * blocks * di + 4 * n * blocks
@@ -302,7 +326,8 @@ def cases() -> Iterator[Case]:
             yield matrix("wide", n, 10240, 16384, 0, 0, outs)
             yield matrix("released", n, 2560, 16480, 4, 64, outs)
             yield matrix("released", n, 6144, 2560, 4, 64, outs)
-            yield matrix("released", n, 10240, 328, 0, 0, outs)
+            yield matrix("released", n, 10240, 328, 0, 0, outs, 4)
+            yield matrix("released", n, 2560, 512, 8, 64, outs, 4)
             yield gathered(n, True, 4, 64, outs)
             yield gathered(n, False, 4, 64, outs)
     for n in (2, 8):
@@ -313,8 +338,9 @@ def cases() -> Iterator[Case]:
         yield gdn_case("wide", n, n, 2304)
         yield step_case("released", n, 48)
         yield step_case("wide", n, 2304)
-        yield hyper_case("released", n, True)
-        yield hyper_case("released", n, False)
+        yield write_case("released", n)
+        yield mix_case("released", n, 2560)
+        yield mix_case("wide", n, 102400)
         yield from moe_cases(n)
         for context in (8192, 131072):
             yield from scores_cases(n, context)
@@ -322,8 +348,7 @@ def cases() -> Iterator[Case]:
         yield combine_case(n)
         yield from sample_cases("released", n)
     yield attend_case("wide", 1, 128, 2051)
-    yield hyper_case("wide", 4096, True)
-    yield hyper_case("wide", 4096, False)
+    yield write_case("wide", 4096)
     yield from sample_cases("wide", 640)
 
 
@@ -331,7 +356,8 @@ def device_us(
     call: Callable[[list[mx.array]], list[mx.array]], sets: list[list[mx.array]], repeats: int
 ) -> list[float]:
     """Microseconds of device time of each repeat, from the profiler's kernel records."""
-    mx.eval([call(sets[0]) for _ in range(2)])
+    for a in sets:  # pages of host-made arrays migrate at their first use
+        mx.eval(call(a))
     mx.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for repeat in range(repeats):

@@ -1,5 +1,6 @@
 // Gated DeltaNet between its two projections: convolution, gates, the delta
 // rule over one recurrent state a value head, gated norm.
+// The file is over 400 lines: its kernels share the state's layout in registers.
 //
 // A projected row is [q HK*DK | k HK*DK | v HV*DV | z HV*DV | a HV | b HV], in
 // model type T.
@@ -134,29 +135,79 @@ METAL_FUNC void gdn_inputs(
   }
 }
 
-// One row of the delta rule on one state row, spread over a simdgroup: decay,
-// read with k, write the corrected value.
-template <int N, typename P>
-METAL_FUNC void gdn_advance(thread float (&s)[N], P k, float v, float g, float beta, int lane) {
-  float read = 0.0f;
-  for (int j = 0; j < N; ++j) {
-    s[j] *= g;
-    read = metal::fma(s[j], static_cast<float>(k[lane + 32 * j]), read);
-  }
-  const float delta = (v - simd_sum(read)) * beta;
-  for (int j = 0; j < N; ++j) {
-    s[j] = metal::fma(static_cast<float>(k[lane + 32 * j]), delta, s[j]);
-  }
-}
+// A simdgroup holds eight rows of the state: eight lanes share two of them, each
+// lane DK/8 values of both in runs of four.
+template <int DK>
+struct GdnState {
+  enum { n = DK / 8 };
+  float s[2][n];
 
-template <int N, typename P>
-METAL_FUNC float gdn_read(thread float (&s)[N], P q, int lane) {
-  float out = 0.0f;
-  for (int j = 0; j < N; ++j) {
-    out = metal::fma(s[j], static_cast<float>(q[lane + 32 * j]), out);
+  // Row of the value head that slot `i` of this lane holds, counted from the simdgroup's first.
+  METAL_FUNC static int row(int i, int lane) {
+    return 2 * (lane / 8) + i;
   }
-  return simd_sum(out);
-}
+
+  template <typename T>
+  METAL_FUNC static void values(const device T* p, int lane, thread float (&v)[n]) {
+    for (int j = 0; j < n; j += 4) {
+      load4(p + 8 * j + 4 * (lane % 8), v + j);
+    }
+  }
+
+  METAL_FUNC static float joined(float v) {
+    for (int mask = 1; mask < 8; mask <<= 1) {
+      v += simd_shuffle_xor(v, static_cast<ushort>(mask));
+    }
+    return v;
+  }
+
+  METAL_FUNC void load(const device float* state, int n_left, int lane) {
+    for (int i = 0; i < 2; ++i) {
+      values(state + metal::min(row(i, lane), n_left - 1) * DK, lane, s[i]);
+    }
+  }
+  METAL_FUNC void store(device float* state, int n_left, int lane) const {
+    for (int i = 0; i < 2; ++i) {
+      for (int j = 0; row(i, lane) < n_left && j < n; j += 4) {
+        *(device float4*)(state + row(i, lane) * DK + 8 * j + 4 * (lane % 8)) =
+            float4(s[i][j], s[i][j + 1], s[i][j + 2], s[i][j + 3]);
+      }
+    }
+  }
+
+  // One row of the delta rule: decay, read with k, write the corrected value.
+  template <typename T>
+  METAL_FUNC void advance(const device T* k, const device T* v, float g, float beta, int n_left, int lane) {
+    float b_k[n];
+    values(k, lane, b_k);
+    for (int i = 0; i < 2; ++i) {
+      float read = 0.0f;
+      for (int j = 0; j < n; ++j) {
+        s[i][j] *= g;
+        read = metal::fma(s[i][j], b_k[j], read);
+      }
+      const float b_v = static_cast<float>(v[metal::min(row(i, lane), n_left - 1)]);
+      const float delta = (b_v - joined(read)) * beta;
+      for (int j = 0; j < n; ++j) {
+        s[i][j] = metal::fma(b_k[j], delta, s[i][j]);
+      }
+    }
+  }
+
+  // The state's rows times q.
+  template <typename T>
+  METAL_FUNC void read(const device T* q, int lane, thread float (&out)[2]) const {
+    float b_q[n];
+    values(q, lane, b_q);
+    for (int i = 0; i < 2; ++i) {
+      float sum = 0.0f;
+      for (int j = 0; j < n; ++j) {
+        sum = metal::fma(s[i][j], b_q[j], sum);
+      }
+      out[i] = joined(sum);
+    }
+  }
+};
 
 // RMS norm of one head's output `o` [DV], weight, times sigmoid(z). `o` is
 // already rounded to T; norm, weight and gate round in turn.
@@ -177,7 +228,7 @@ METAL_FUNC void gdn_gated_norm(O o, Z z, const device T* norm_w, float eps, Y ou
 
 // gdn_step -- one gated delta step per row, state kept in registers.
 //   arrays    q k [rows,HK,DK], v y [rows,HV,DV] in T; g [rows,HV], state [HV,DV,DK] in float
-//   grid      (32, DV, HV), threadgroup (32, 4, 1): one simdgroup per state row, DK/32 values a lane
+//   grid      (32, DV/8, HV), threadgroup (32, 4, 1): one simdgroup per eight state rows
 //   memory    state read once and written once: 6.3 MB at 48x128x128; rows negligible
 //   numerics  float, fma, fixed reduction order; decay before the read; y rounds once
 //   law       Yang et al., arXiv 2412.06464
@@ -192,7 +243,7 @@ METAL_FUNC void gdn_gated_norm(O o, Z z, const device T* norm_w, float eps, Y ou
 //@in       n_rows int32 1
 //@out      y T rows, HV, DV
 //@out      state_out float32 HV, DV, DK
-//@grid     32, DV, HV
+//@grid     32, DV/8, HV
 //@group    32, 4, 1
 //@call     gdn_step<T, HK, HV, DK, DV>(q, k, v, g, beta, state, n_rows[0], y, state_out,
 //@call         thread_position_in_grid.y, thread_position_in_grid.z, thread_index_in_simdgroup);
@@ -207,32 +258,31 @@ METAL_FUNC void gdn_step(
     int n_rows,
     device T* y,
     device float* state_out,
-    int i_dv,
+    int i_simd,
     int i_value,
     int lane) {
-  constexpr int n = DK / 32;
   const int i_key = i_value / (HV / HK);
+  const int i_dv = 8 * i_simd;
   if (i_dv >= DV) {
     return;
   }
   const int at = (i_value * DV + i_dv) * DK;
-  float s[n];
-  for (int j = 0; j < n; ++j) {
-    s[j] = state[at + lane + 32 * j];
-  }
+  const int n_left = DV - i_dv;
+  GdnState<DK> s;
+  s.load(state + at, n_left, lane);
   for (int r = 0; r < n_rows; ++r) {
     const int head = r * HV + i_value;
     const int key = (r * HK + i_key) * DK;
-    gdn_advance(s, k + key, static_cast<float>(v[head * DV + i_dv]), g[head],
-                static_cast<float>(beta[head]), lane);
-    const float out = gdn_read(s, q + key, lane);
-    if (lane == 0) {
-      y[head * DV + i_dv] = static_cast<T>(out);
+    s.advance(k + key, v + head * DV + i_dv, g[head], static_cast<float>(beta[head]), n_left, lane);
+    float out[2];
+    s.read(q + key, lane, out);
+    for (int i = 0; i < 2; ++i) {
+      if (lane % 8 == 0 && s.row(i, lane) < n_left) {
+        y[head * DV + i_dv + s.row(i, lane)] = static_cast<T>(out[i]);
+      }
     }
   }
-  for (int j = 0; j < n; ++j) {
-    state_out[at + lane + 32 * j] = s[j];
-  }
+  s.store(state_out + at, n_left, lane);
 }
 
 // gdn_norm -- gated norm of gdn_step's output, one simdgroup per head and row.
@@ -328,32 +378,30 @@ METAL_FUNC void gdn_verify_rows(
     int i_value,
     int i_simd,
     int lane) {
-  constexpr int n = DK / 32;
   constexpr int channels = 2 * HK * DK + HV * DV;
   constexpr int width = channels + HV * DV + 2 * HV;
   const int i_key = i_value / (HV / HK);
-  for (int i_dv = i_simd; i_dv < DV; i_dv += 16) {
+  for (int i_dv = 8 * i_simd; i_dv < DV; i_dv += 128) {
     const int at = (i_value * DV + i_dv) * DK;
-    float s[n];
-    for (int j = 0; j < n; ++j) {
-      s[j] = state[at + lane + 32 * j];
-    }
+    const int n_left = DV - i_dv;
+    GdnState<DK> s;
+    s.load(state + at, n_left, lane);
     for (int r = 0; r < keep; ++r) {
       const int head = r * HV + i_value;
-      gdn_advance(s, prev_k + (r * HK + i_key) * DK, static_cast<float>(prev_v[head * DV + i_dv]),
-                  prev_g[head], static_cast<float>(prev_beta[head]), lane);
+      s.advance(prev_k + (r * HK + i_key) * DK, prev_v + head * DV + i_dv, prev_g[head],
+                static_cast<float>(prev_beta[head]), n_left, lane);
     }
-    for (int j = 0; j < n; ++j) {
-      state_out[at + lane + 32 * j] = s[j];
-    }
+    s.store(state_out + at, n_left, lane);
     for (int r = 0; r < n_rows; ++r) {
       const int head = r * HV + i_value;
       const int key = (r * HK + i_key) * DK;
-      gdn_advance(s, k + key, static_cast<float>(v[head * DV + i_dv]), g[head],
-                  static_cast<float>(beta[head]), lane);
-      const float b_o = gdn_read(s, q + key, lane);
-      if (lane == 0) {
-        o[r * DV + i_dv] = rounded<T>(b_o);
+      s.advance(k + key, v + head * DV + i_dv, g[head], static_cast<float>(beta[head]), n_left, lane);
+      float b_o[2];
+      s.read(q + key, lane, b_o);
+      for (int i = 0; i < 2; ++i) {
+        if (lane % 8 == 0 && s.row(i, lane) < n_left) {
+          o[r * DV + i_dv + s.row(i, lane)] = rounded<T>(b_o[i]);
+        }
       }
     }
   }

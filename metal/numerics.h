@@ -52,15 +52,29 @@ METAL_FUNC V group_max(V v, threadgroup V* part, int i_simd, int lane) {
   return total;
 }
 
+// Eight values of type T from their words in memory order.
+template <typename T>
+METAL_FUNC void unpacked8(thread const uint (&words)[4], thread float (&v)[8]) {
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    v[2 * i] = static_cast<float>(as_type<T>(static_cast<ushort>(words[i] & 0xffffu)));
+    v[2 * i + 1] = static_cast<float>(as_type<T>(static_cast<ushort>(words[i] >> 16)));
+  }
+}
+template <typename T>
+METAL_FUNC void unpacked8(thread const uint (&words)[8], thread float (&v)[8]) {
+  #pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    v[i] = as_type<float>(words[i]);
+  }
+}
+
 // Eight consecutive values; the address is a multiple of 16 bytes.
 template <typename T>
 METAL_FUNC void load8(const device T* p, thread float (&v)[8]) {
   const uint4 b = *(const device uint4*)(p);
   const uint words[4] = {b.x, b.y, b.z, b.w};
-  for (int i = 0; i < 4; ++i) {
-    v[2 * i] = static_cast<float>(as_type<T>(static_cast<ushort>(words[i] & 0xffffu)));
-    v[2 * i + 1] = static_cast<float>(as_type<T>(static_cast<ushort>(words[i] >> 16)));
-  }
+  unpacked8<T>(words, v);
 }
 METAL_FUNC void load8(const device float* p, thread float (&v)[8]) {
   const float4 a = *(const device float4*)(p);
@@ -69,3 +83,18 @@ METAL_FUNC void load8(const device float* p, thread float (&v)[8]) {
   v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
 }
 
+// Four consecutive values; the address is a multiple of 8 bytes, or of 16 for float.
+template <typename T>
+METAL_FUNC void load4(const device T* p, thread float* v) {
+  const uint2 b = *(const device uint2*)(p);
+  const uint words[2] = {b.x, b.y};
+  #pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    v[2 * i] = static_cast<float>(as_type<T>(static_cast<ushort>(words[i] & 0xffffu)));
+    v[2 * i + 1] = static_cast<float>(as_type<T>(static_cast<ushort>(words[i] >> 16)));
+  }
+}
+METAL_FUNC void load4(const device float* p, thread float* v) {
+  const float4 b = *(const device float4*)(p);
+  v[0] = b.x; v[1] = b.y; v[2] = b.z; v[3] = b.w;
+}

@@ -1,9 +1,5 @@
 // The n-gram layer after its two projections: gate, norm, dilated convolution,
 // and the shift of its state. C streams, each H wide.
-//
-// As in gdn.metal a window stays provisional: `tail` is the convolution's
-// history before the last window, `prev` that window's normalised rows, of
-// which the first `keep` count.
 
 // Sum of squares of one stream over a threadgroup of 256.
 template <typename T, int H>
@@ -96,38 +92,34 @@ METAL_FUNC void ple_gate(
   }
 }
 
-// ple_conv -- x += gated + silu(dilated causal convolution of normed).
-//   arrays    x x_out gated normed [rows, W], prev [prev_rows, W], tail tail_out [(TAPS-1)*DIL, W] in T,
-//             oldest first; conv_w [TAPS, W] float, W = C*H
+// ple_conv -- gated + silu(dilated causal convolution of normed): what x gains.
+//   arrays    gated normed added [rows, W], tail tail_out [(TAPS-1)*DIL, W] in T, oldest first: the rows of
+//             `normed` before these and after them; conv_w [TAPS, W] float, W = C*H
 //   grid      (W, rows, 1), threadgroup (256, 1, 1)
-//   memory    TAPS + 3 values a column and row: 0.6 MB for 4 rows at the released size
-//   numerics  float, fma over taps oldest first; rounds after conv, silu, gated + conv, x + sum
+//   memory    TAPS + 2 values a column and row: 0.5 MB for 4 rows at the released size
+//   numerics  float, fma over taps oldest first; rounds after conv, silu, gated + conv
 //   law       model.md 10.2
 //@kernel   ple_conv
 //@template T:type W:int TAPS:int DIL:int
-//@in       x T rows, W
 //@in       gated T rows, W
 //@in       normed T rows, W
-//@in       prev T prev_rows, W
-//@in       keep int32 1
+//@in       n_rows int32 1
 //@in       tail T (TAPS-1)*DIL, W
 //@in       conv_w float32 TAPS, W
-//@out      x_out T rows, W
+//@out      added T rows, W
 //@out      tail_out T (TAPS-1)*DIL, W
 //@grid     W, rows, 1
 //@group    256, 1, 1
-//@call     ple_conv<T, W, TAPS, DIL>(x, gated, normed, prev, keep[0], tail, conv_w, x_out, tail_out,
+//@call     ple_conv<T, W, TAPS, DIL>(gated, normed, n_rows[0], tail, conv_w, added, tail_out,
 //@call         thread_position_in_grid.x, thread_position_in_grid.y);
 template <typename T, int W, int TAPS, int DIL>
 METAL_FUNC void ple_conv(
-    const device T* x,
     const device T* gated,
     const device T* normed,
-    const device T* prev,
-    int keep,
+    int n_rows,
     const device T* tail,
     const device float* conv_w,
-    device T* x_out,
+    device T* added,
     device T* tail_out,
     int i,
     int i_row) {
@@ -137,25 +129,16 @@ METAL_FUNC void ple_conv(
   }
   float sum = 0.0f;
   for (int t = 0; t < TAPS; ++t) {
-    const int i_now = i_row + t * DIL - past;  // row of this window
-    const int i_past = keep + i_row + t * DIL;  // row of tail, then prev
-    T v;
-    if (i_now >= 0) {
-      v = normed[i_now * W + i];
-    } else if (i_past >= past) {
-      v = prev[(i_past - past) * W + i];
-    } else {
-      v = tail[i_past * W + i];
-    }
+    const int i_now = i_row + t * DIL - past;
+    const T v = i_now >= 0 ? normed[i_now * W + i] : tail[(i_now + past) * W + i];
     sum = metal::fma(conv_w[t * W + i], static_cast<float>(v), sum);
   }
   const float conv = silu_rounded<T>(rounded<T>(sum));
-  const float add = rounded<T>(static_cast<float>(gated[i_row * W + i]) + conv);
-  x_out[i_row * W + i] = static_cast<T>(static_cast<float>(x[i_row * W + i]) + add);
+  added[i_row * W + i] = static_cast<T>(static_cast<float>(gated[i_row * W + i]) + conv);
   if (i_row == 0) {
     for (int t = 0; t < past; ++t) {
-      const int i_past = keep + t;
-      tail_out[t * W + i] = i_past >= past ? prev[(i_past - past) * W + i] : tail[i_past * W + i];
+      const int i_now = n_rows + t - past;
+      tail_out[t * W + i] = i_now >= 0 ? normed[i_now * W + i] : tail[(i_now + past) * W + i];
     }
   }
 }

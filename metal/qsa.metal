@@ -52,17 +52,15 @@ METAL_FUNC void qsa_copy(const device T* x, device T* out, int lane) {
 }
 
 // qsa_heads -- everything a row appends or asks with.
-//   arrays    qg [rows, HQ*2*D] (a head's query, then its gate), k v [rows, HKV*D], index [rows, (NI+1)*DI],
-//             cosine sine [rows, RD/2]; q [rows,HQ,D], k_out v_out [HKV,rows,D], iq [rows,NI,DI], raw [rows,DI]
+//   arrays    proj [rows, (2*HKV + 2*HQ)*D]: keys, values, then a head's query and its gate; index [rows, (NI+1)*DI];
+//             cosine sine [rows, RD/2]; q [rows,HQ*D], k_out v_out [HKV,rows,D], iq [rows,NI*DI], raw [rows,DI]
 //   grid      (32, HQ+2*HKV+NI+1, rows), threadgroup (32, 4, 1): one simdgroup a head
 //   memory    each array once: 34 KB a row at the released size
 //   numerics  norm and weight round; rotation in float, one rounding
 //   law       model.md 5, 8.1, 8.2
 //@kernel   qsa_heads
 //@template T:type HQ:int HKV:int D:int NI:int DI:int RD:int
-//@in       qg T rows, HQ*2*D
-//@in       k T rows, HKV*D
-//@in       v T rows, HKV*D
+//@in       proj T rows, (2*HKV+2*HQ)*D
 //@in       index T rows, (NI+1)*DI
 //@in       q_norm T D
 //@in       k_norm T D
@@ -71,21 +69,19 @@ METAL_FUNC void qsa_copy(const device T* x, device T* out, int lane) {
 //@in       sine float32 rows, RD/2
 //@in       eps float32 1
 //@in       n_rows int32 1
-//@out      q T rows, HQ, D
+//@out      q T rows, HQ*D
 //@out      k_out T HKV, rows, D
 //@out      v_out T HKV, rows, D
-//@out      iq T rows, NI, DI
+//@out      iq T rows, NI*DI
 //@out      raw T rows, DI
 //@grid     32, HQ+2*HKV+NI+1, rows
 //@group    32, 4, 1
-//@call     qsa_heads<T, HQ, HKV, D, NI, DI, RD>(qg, k, v, index, q_norm, k_norm, iq_norm, cosine, sine,
+//@call     qsa_heads<T, HQ, HKV, D, NI, DI, RD>(proj, index, q_norm, k_norm, iq_norm, cosine, sine,
 //@call         eps[0], n_rows[0], q, k_out, v_out, iq, raw, thread_position_in_grid.y,
 //@call         thread_position_in_grid.z, thread_index_in_simdgroup);
 template <typename T, int HQ, int HKV, int D, int NI, int DI, int RD>
 METAL_FUNC void qsa_heads(
-    const device T* qg,
-    const device T* k,
-    const device T* v,
+    const device T* proj,
     const device T* index,
     const device T* q_norm,
     const device T* k_norm,
@@ -104,21 +100,22 @@ METAL_FUNC void qsa_heads(
     int lane) {
   const device float* c = cosine + i_row * (RD / 2);
   const device float* s = sine + i_row * (RD / 2);
+  const device T* k = proj + i_row * (2 * HKV + 2 * HQ) * D;
+  const device T* v = k + HKV * D;
   const device T* row = index + i_row * (NI + 1) * DI;
   int h = i_head;
   if (h < HQ) {
-    const int at = i_row * HQ + h;
-    qsa_head<T, D, RD>(qg + at * 2 * D, q_norm, c, s, eps, q + at * D, lane);
+    qsa_head<T, D, RD>(v + (HKV + 2 * h) * D, q_norm, c, s, eps, q + (i_row * HQ + h) * D, lane);
     return;
   }
   h -= HQ;
   if (h < HKV) {
-    qsa_head<T, D, RD>(k + (i_row * HKV + h) * D, k_norm, c, s, eps, k_out + (h * n_rows + i_row) * D, lane);
+    qsa_head<T, D, RD>(k + h * D, k_norm, c, s, eps, k_out + (h * n_rows + i_row) * D, lane);
     return;
   }
   h -= HKV;
   if (h < HKV) {
-    qsa_copy<T, D>(v + (i_row * HKV + h) * D, v_out + (h * n_rows + i_row) * D, lane);
+    qsa_copy<T, D>(v + h * D, v_out + (h * n_rows + i_row) * D, lane);
     return;
   }
   h -= HKV;
@@ -129,8 +126,56 @@ METAL_FUNC void qsa_heads(
   }
 }
 
+// qsa_keys -- what a row appends, for rows that ask nothing.
+//   arrays    kv [rows, 2*HKV*D]: keys, values; the rest as qsa_heads
+//   grid      (32, 2*HKV+1, rows), threadgroup (32, 4, 1)
+//   memory    each array once
+//   numerics  as qsa_heads
+//   law       model.md 11
+//@kernel   qsa_keys
+//@template T:type HKV:int D:int NI:int DI:int RD:int
+//@in       kv T rows, 2*HKV*D
+//@in       index T rows, (NI+1)*DI
+//@in       k_norm T D
+//@in       cosine float32 rows, RD/2
+//@in       sine float32 rows, RD/2
+//@in       eps float32 1
+//@in       n_rows int32 1
+//@out      k_out T HKV, rows, D
+//@out      v_out T HKV, rows, D
+//@out      raw T rows, DI
+//@grid     32, 2*HKV+1, rows
+//@group    32, 4, 1
+//@call     qsa_keys<T, HKV, D, NI, DI, RD>(kv, index, k_norm, cosine, sine, eps[0], n_rows[0], k_out, v_out,
+//@call         raw, thread_position_in_grid.y, thread_position_in_grid.z, thread_index_in_simdgroup);
+template <typename T, int HKV, int D, int NI, int DI, int RD>
+METAL_FUNC void qsa_keys(
+    const device T* kv,
+    const device T* index,
+    const device T* k_norm,
+    const device float* cosine,
+    const device float* sine,
+    float eps,
+    int n_rows,
+    device T* k_out,
+    device T* v_out,
+    device T* raw,
+    int i_head,
+    int i_row,
+    int lane) {
+  const device T* k = kv + i_row * 2 * HKV * D;
+  if (i_head < HKV) {
+    qsa_head<T, D, RD>(k + i_head * D, k_norm, cosine + i_row * (RD / 2), sine + i_row * (RD / 2), eps,
+                       k_out + (i_head * n_rows + i_row) * D, lane);
+  } else if (i_head < 2 * HKV) {
+    qsa_copy<T, D>(k + i_head * D, v_out + ((i_head - HKV) * n_rows + i_row) * D, lane);
+  } else if (i_head == 2 * HKV) {
+    qsa_copy<T, DI>(index + (i_row * (NI + 1) + NI) * DI, raw + i_row * DI, lane);
+  }
+}
+
 // qsa_pool -- keys of blocks that became complete.
-//   arrays    raw [cap, DI] un-normalised keys, first: first block, cosine sine [blocks, RD/2] of each
+//   arrays    raw [blocks*RATIO, DI] un-normalised keys of their rows, cosine sine [blocks, RD/2] of each
 //             block's first position; pooled [blocks, DI]
 //   grid      (32, blocks, 1), threadgroup (32, 4, 1): one simdgroup a block
 //   memory    RATIO + 1 rows a block; a block of shared memory a simdgroup
@@ -138,23 +183,21 @@ METAL_FUNC void qsa_heads(
 //   law       model.md 8.2
 //@kernel   qsa_pool
 //@template T:type DI:int RD:int RATIO:int
-//@in       raw T cap, DI
-//@in       first int32 1
-//@in       norm T DI
 //@in       cosine float32 blocks, RD/2
 //@in       sine float32 blocks, RD/2
+//@in       raw T blocks*RATIO, DI
+//@in       norm T DI
 //@in       eps float32 1
 //@in       n_blocks int32 1
 //@out      pooled T blocks, DI
 //@shared   float mean[4 * DI]
 //@grid     32, blocks, 1
 //@group    32, 4, 1
-//@call     qsa_pool<T, DI, RD, RATIO>(raw, first[0], norm, cosine, sine, eps[0], n_blocks[0], pooled,
+//@call     qsa_pool<T, DI, RD, RATIO>(raw, norm, cosine, sine, eps[0], n_blocks[0], pooled,
 //@call         mean, thread_position_in_grid.y, simdgroup_index_in_threadgroup, thread_index_in_simdgroup);
 template <typename T, int DI, int RD, int RATIO>
 METAL_FUNC void qsa_pool(
     const device T* raw,
-    int first,
     const device T* norm,
     const device float* cosine,
     const device float* sine,
@@ -169,7 +212,7 @@ METAL_FUNC void qsa_pool(
     return;
   }
   threadgroup float* m = mean + i_simd * DI;
-  const device T* rows = raw + (first + i_block) * RATIO * DI;
+  const device T* rows = raw + i_block * RATIO * DI;
   for (int i = lane; i < DI; i += 32) {
     float sum = 0.0f;
     for (int r = 0; r < RATIO; ++r) {
@@ -183,14 +226,14 @@ METAL_FUNC void qsa_pool(
 }
 
 // qsa_scores -- rank of each block for each row; -inf past the complete ones.
-//   arrays    iq [rows, NI, DI], pooled [blocks, DI] in T; rank [rows, blocks] float
+//   arrays    iq [rows, NI*DI], pooled [blocks, DI] in T; rank [rows, blocks] float
 //   grid      (32, blocks*DI/16/32, 1), threadgroup (32, 4, 1): DI/16 lanes a block
 //   memory    pooled once for all rows: 256 B a block; 8.4 MB at 131,072 tokens
 //   numerics  float, fma, heads in order; the tie term is a rounded product, subtracted in float
 //   law       model.md 8.3, 8.4
 //@kernel   qsa_scores
 //@template T:type NI:int DI:int RATIO:int
-//@in       iq T rows, NI, DI
+//@in       iq T rows, NI*DI
 //@in       pooled T blocks, DI
 //@in       position int32 1
 //@in       divisor float32 1
@@ -326,16 +369,8 @@ struct QsaSum {
   float acc[PER];
 };
 
-template <int PER>
-METAL_FUNC void qsa_clear(thread QsaSum<PER>& s) {
-  s.most = -INFINITY;
-  s.total = 0.0f;
-  for (int i = 0; i < PER; ++i) {
-    s.acc[i] = 0.0f;
-  }
-}
-
-// Tokens begin .. end - 1 of the visible ones, one simdgroup for one query head.
+// Tokens begin .. end - 1 of the visible ones, one simdgroup for one query head;
+// eight of them are loaded before the first is used.
 template <typename T, int D, int PER, typename V>
 METAL_FUNC void qsa_attend_tokens(
     const device T* q,
@@ -347,73 +382,76 @@ METAL_FUNC void qsa_attend_tokens(
     int lane,
     thread QsaSum<PER>& s) {
   static_assert(D % 256 == 0 && PER == D / 32, "a lane loads eight values at a time");
+  constexpr int at_once = 8;
   const float scale = 1.0f / metal::sqrt(static_cast<float>(D));
-  float query[PER / 8][8];
-  for (int i = 0; i < PER / 8; ++i) {
-    load8(q + lane * PER + 8 * i, query[i]);
-    for (int j = 0; j < 8; ++j) {
-      query[i][j] *= scale;
-    }
+  float query[PER];
+  for (int i = 0; i < PER; i += 4) {
+    load4(q + lane * PER + i, query + i);
   }
-  qsa_clear(s);
-  for (int t = begin; t < end; ++t) {
-    const long at = static_cast<long>(visible.token(t)) * D + lane * PER;
-    float dot = 0.0f;
-    for (int i = 0; i < PER / 8; ++i) {
-      float key[8];
-      load8(k + at + 8 * i, key);
-      for (int j = 0; j < 8; ++j) {
-        dot = metal::fma(query[i][j], key[j], dot);
+  for (int i = 0; i < PER; ++i) {
+    query[i] *= scale;
+  }
+  s.most = -INFINITY;
+  s.total = 0.0f;
+  for (int i = 0; i < PER; ++i) {
+    s.acc[i] = 0.0f;
+  }
+  for (int t = begin; t < end; t += at_once) {
+    long at[at_once];
+    for (int j = 0; j < at_once; ++j) {
+      at[j] = static_cast<long>(visible.token(metal::min(t + j, end - 1))) * D + lane * PER;
+    }
+    float key[at_once][PER];
+    float value[at_once][PER];
+    for (int j = 0; j < at_once; ++j) {
+      for (int i = 0; i < PER; i += 4) {
+        load4(k + at[j] + i, key[j] + i);
       }
     }
-    dot = simd_sum(dot);
-    const float most = metal::max(s.most, dot);
+    for (int j = 0; j < at_once; ++j) {
+      for (int i = 0; i < PER; i += 4) {
+        load4(v + at[j] + i, value[j] + i);
+      }
+    }
+    float dot[at_once];
+    float most = s.most;
+    for (int j = 0; j < at_once; ++j) {
+      dot[j] = 0.0f;
+      for (int i = 0; i < PER; ++i) {
+        dot[j] = metal::fma(query[i], key[j][i], dot[j]);
+      }
+    }
+    for (int j = 0; j < at_once; ++j) {
+      dot[j] = simd_sum(dot[j]);
+      dot[j] = t + j < end ? dot[j] : -INFINITY;
+      most = metal::max(most, dot[j]);
+    }
     const float fade = metal::exp(s.most - most);
-    const float p = metal::exp(dot - most);
     s.most = most;
-    s.total = metal::fma(s.total, fade, p);
-    for (int i = 0; i < PER / 8; ++i) {
-      float value[8];
-      load8(v + at + 8 * i, value);
-      for (int j = 0; j < 8; ++j) {
-        s.acc[8 * i + j] = metal::fma(p, value[j], s.acc[8 * i + j] * fade);
+    s.total *= fade;
+    for (int i = 0; i < PER; ++i) {
+      s.acc[i] *= fade;
+    }
+    for (int j = 0; j < at_once; ++j) {
+      const float p = metal::exp(dot[j] - most);
+      s.total += p;
+      for (int i = 0; i < PER; ++i) {
+        s.acc[i] = metal::fma(p, value[j][i], s.acc[i]);
       }
     }
   }
 }
 
-// Adds the sums over later tokens to `s`.
-template <int PER>
-METAL_FUNC void qsa_join(thread QsaSum<PER>& s, thread const QsaSum<PER>& later) {
-  const float most = metal::max(s.most, later.most);
-  const float fade = metal::exp(s.most - most);
-  const float grow = metal::exp(later.most - most);
-  s.most = most;
-  s.total = metal::fma(later.total, grow, s.total * fade);
-  for (int i = 0; i < PER; ++i) {
-    s.acc[i] = metal::fma(later.acc[i], grow, s.acc[i] * fade);
-  }
-}
-
-// Normalises, rounds, and applies the head's output gate.
-template <typename T, int PER>
-METAL_FUNC void qsa_gated(thread const QsaSum<PER>& s, const device T* gate, device T* out, int lane) {
-  for (int i = 0; i < PER; ++i) {
-    const float open = rounded<T>(sigmoid_f(static_cast<float>(gate[lane * PER + i])));
-    out[lane * PER + i] = static_cast<T>(rounded<T>(s.acc[i] / s.total) * open);
-  }
-}
-
-// qsa_attend -- attention of each row over 64 visible tokens at a time.
-//   arrays    q [rows,HQ,D], k v [HKV,cap,D] in T, chosen [rows,K]; acc [rows,HQ,SPLITS,D],
-//             stat [rows,HQ,SPLITS,2] (maximum, sum) in float; SPLITS = (K*RATIO + RATIO - 1)/64, rounded up
+// qsa_attend -- attention of each row over 32 visible tokens at a time.
+//   arrays    q [rows,HQ*D], k v [HKV,cap,D] in T, chosen [rows,K]; acc [rows,HQ,SPLITS,D],
+//             stat [rows,HQ,SPLITS,2] (maximum, sum) in float; SPLITS = (K*RATIO + RATIO - 1)/32, rounded up
 //   grid      (32, HQ/HKV, rows*HKV*SPLITS), threadgroup (32, HQ/HKV, 1): the heads of a KV head share its rows
-//   memory    the visible keys and values: 2.1 MB each a row and layer at most; acc 0.8 MB
+//   memory    the visible keys and values: 2.1 MB each a row and layer at most; acc 1.6 MB
 //   numerics  float, online softmax, tokens ascending
 //   law       model.md 8.1, 8.3
 //@kernel   qsa_attend
 //@template T:type HQ:int HKV:int D:int K:int RATIO:int SPLITS:int
-//@in       q T rows, HQ, D
+//@in       q T rows, HQ*D
 //@in       k T HKV, cap, D
 //@in       v T HKV, cap, D
 //@in       chosen int32 rows, K
@@ -450,8 +488,8 @@ METAL_FUNC void qsa_attend(
   const long rows = static_cast<long>(i_kv) * capacity * D;
   QsaSum<per> s;
   qsa_attend_tokens<T, D, per>(
-      q + head * D, k + rows, v + rows, visible, 64 * i_split,
-      metal::min(64 * (i_split + 1), visible.n_visible), lane, s);
+      q + head * D, k + rows, v + rows, visible, 32 * i_split,
+      metal::min(32 * (i_split + 1), visible.n_visible), lane, s);
   const int at = head * SPLITS + i_split;
   for (int i = 0; i < per; ++i) {
     acc[at * D + lane * per + i] = s.acc[i];
@@ -463,100 +501,74 @@ METAL_FUNC void qsa_attend(
 }
 
 // qsa_combine -- joins the parts of qsa_attend, in order, and applies the output gate.
-//   arrays    acc stat as above, qg [rows, HQ*2*D], out [rows, HQ*D] in T
+//   arrays    acc stat as above, proj as in qsa_heads, out [rows, HQ*D] in T
 //   grid      (32, HQ, rows), threadgroup (32, 4, 1): one simdgroup a head
-//   memory    acc once: 0.8 MB a row at 33 parts
+//   memory    acc once: 1.6 MB a row at 65 parts
 //   numerics  float; the head's output rounds, the sigmoid, the product
 //   law       model.md 8.1
 //@kernel   qsa_combine
-//@template T:type HQ:int D:int SPLITS:int
+//@template T:type HQ:int HKV:int D:int SPLITS:int
 //@in       acc float32 rows, HQ, SPLITS, D
 //@in       stat float32 rows, HQ, SPLITS, 2
-//@in       qg T rows, HQ*2*D
+//@in       proj T rows, (2*HKV+2*HQ)*D
 //@out      out T rows, HQ*D
 //@grid     32, HQ, rows
 //@group    32, 4, 1
-//@call     qsa_combine<T, HQ, D, SPLITS>(acc, stat, qg, out, thread_position_in_grid.y,
+//@call     qsa_combine<T, HQ, HKV, D, SPLITS>(acc, stat, proj, out, thread_position_in_grid.y,
 //@call         thread_position_in_grid.z, thread_index_in_simdgroup);
-template <typename T, int HQ, int D, int SPLITS>
+template <typename T, int HQ, int HKV, int D, int SPLITS>
 METAL_FUNC void qsa_combine(
     const device float* acc,
     const device float* stat,
-    const device T* qg,
+    const device T* proj,
     device T* out,
     int i_head,
     int i_row,
     int lane) {
   constexpr int per = D / 32;
+  constexpr int turns = (SPLITS + 31) / 32;
   if (i_head >= HQ) {
     return;
   }
+  // Lane l weighs parts l, l + 32, ...; a part without tokens weighs nothing, the first has some.
   const int head = i_row * HQ + i_head;
-  QsaSum<per> s;
-  qsa_clear(s);
-  for (int i_split = 0; i_split < SPLITS; ++i_split) {
-    const int at = head * SPLITS + i_split;
-    QsaSum<per> part;
-    part.most = stat[2 * at];
-    part.total = stat[2 * at + 1];
-    for (int i = 0; i < per; ++i) {
-      part.acc[i] = acc[at * D + lane * per + i];
+  float weight[turns];
+  float most = -INFINITY;
+  for (int i = 0; i < turns; ++i) {
+    const int part = lane + 32 * i;
+    weight[i] = part < SPLITS ? stat[2 * (head * SPLITS + part)] : -INFINITY;
+    most = metal::max(most, weight[i]);
+  }
+  most = simd_max(most);
+  float total = 0.0f;
+  for (int i = 0; i < turns; ++i) {
+    const int part = lane + 32 * i;
+    weight[i] = metal::exp(weight[i] - most);
+    if (part < SPLITS) {
+      total = metal::fma(stat[2 * (head * SPLITS + part) + 1], weight[i], total);
     }
-    qsa_join(s, part);  // a part without tokens weighs nothing; the first has some
   }
-  qsa_gated(s, qg + (head * 2 + 1) * D, out + head * D, lane);
-}
-
-// qsa_attend_rows -- qsa_attend and qsa_combine in one launch, for many rows (prefill).
-//   arrays    as these two
-//   grid      (32, HQ/HKV, rows*HKV), threadgroup (32, HQ/HKV, 1)
-//   memory    the visible keys and values of each row
-//   numerics  part by part: the bits of qsa_attend and qsa_combine
-//   law       model.md 8.1, 8.3
-//@kernel   qsa_attend_rows
-//@template T:type HQ:int HKV:int D:int K:int RATIO:int
-//@in       q T rows, HQ, D
-//@in       k T HKV, cap, D
-//@in       v T HKV, cap, D
-//@in       chosen int32 rows, K
-//@in       qg T rows, HQ*2*D
-//@in       position int32 1
-//@in       capacity int32 1
-//@out      out T rows, HQ*D
-//@grid     32, HQ/HKV, rows*HKV
-//@group    32, HQ/HKV, 1
-//@call     qsa_attend_rows<T, HQ, HKV, D, K, RATIO>(q, k, v, chosen, qg, position[0], capacity[0], out,
-//@call         thread_position_in_grid.z, simdgroup_index_in_threadgroup, thread_index_in_simdgroup);
-template <typename T, int HQ, int HKV, int D, int K, int RATIO, typename I>
-METAL_FUNC void qsa_attend_rows(
-    const device T* q,
-    const device T* k,
-    const device T* v,
-    I chosen,
-    const device T* qg,
-    int position,
-    int capacity,
-    device T* out,
-    int i_part,
-    int i_group,
-    int lane) {
-  constexpr int per = D / 32;
-  const int i_kv = i_part % HKV;
-  const int i_row = i_part / HKV;
-  const int head = i_row * HQ + i_kv * (HQ / HKV) + i_group;
-  const int n_blocks = (position + i_row + 1) / RATIO;
-  const int tail = position + i_row + 1 - n_blocks * RATIO;
-  const QsaVisible<K, RATIO, I> visible = {
-      chosen + i_row * K, n_blocks, metal::min(n_blocks, K) * RATIO + tail};
-  const long rows = static_cast<long>(i_kv) * capacity * D;
-  QsaSum<per> s;
-  qsa_clear(s);
-  for (int begin = 0; begin < visible.n_visible; begin += 64) {
-    QsaSum<per> part;
-    qsa_attend_tokens<T, D, per>(
-        q + head * D, k + rows, v + rows, visible, begin,
-        metal::min(begin + 64, visible.n_visible), lane, part);
-    qsa_join(s, part);
+  total = simd_sum(total);
+  float sum[per];
+  for (int i = 0; i < per; ++i) {
+    sum[i] = 0.0f;
   }
-  qsa_gated(s, qg + (head * 2 + 1) * D, out + head * D, lane);
+  for (int turn = 0; turn < turns; ++turn) {
+    for (int l = 0; l < 32 && 32 * turn + l < SPLITS; ++l) {
+      const float w = simd_shuffle(weight[turn], static_cast<ushort>(l));
+      float value[per];
+      for (int i = 0; i < per; i += 4) {
+        load4(acc + (head * SPLITS + 32 * turn + l) * D + lane * per + i, value + i);
+      }
+      for (int i = 0; i < per; ++i) {
+        sum[i] = metal::fma(w, value[i], sum[i]);
+      }
+    }
+  }
+  const device T* gate = proj + (i_row * (2 * HKV + 2 * HQ) + 2 * HKV + 2 * i_head + 1) * D;
+  for (int i = 0; i < per; ++i) {
+    const int at = lane * per + i;
+    const float open = rounded<T>(sigmoid_f(static_cast<float>(gate[at])));
+    out[head * D + at] = static_cast<T>(rounded<T>(sum[i] / total) * open);
+  }
 }

@@ -43,6 +43,7 @@ void ModelNetwork::keep_window() {
 }
 
 void ModelNetwork::mark(const std::optional<mx::array>& hidden) {
+  settle();
   state::Boundary here = state::boundary_of(state_);
   if (state_.mtp && hidden) {
     // A copy: a slice would keep the whole chunk's rows.
@@ -55,6 +56,10 @@ void ModelNetwork::mark(const std::optional<mx::array>& hidden) {
   if (at == known.end() || at->len != here.len) {
     known.insert(at, std::move(here));
   }
+}
+
+void ModelNetwork::settle() {
+  model_.trunk().settle(state_.trunk);
 }
 
 std::unique_ptr<Network::Snapshot> ModelNetwork::snapshot() const {

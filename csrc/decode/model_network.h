@@ -30,6 +30,7 @@ class ModelNetwork : public Network {
   void commit(int keep_rows) override;
   void keep_window() override;
   void mark(const std::optional<mx::array>& hidden) override;
+  void settle() override;
   std::unique_ptr<Snapshot> snapshot() const override;
   void restore(const Snapshot& snapshot) override;
   int history_len() const override;

@@ -54,6 +54,10 @@ class Network {
    *  hidden [1, W]: of its last token, evaluated. Without an open window. */
   virtual void mark(const std::optional<mx::array>& /* hidden */) {
   }
+  /** Applies whatever committed rows a device still holds back: the state can
+   *  then be saved. */
+  virtual void settle() {
+  }
 
   virtual std::unique_ptr<Snapshot> snapshot() const = 0;
   virtual void restore(const Snapshot& snapshot) = 0;

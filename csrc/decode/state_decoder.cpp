@@ -38,6 +38,7 @@ std::string StateDecoder::finish() {
     decoder_.abandon();
     return final.error.empty() ? "repetition_stop" : final.error;
   }
+  network_->settle();
   // A copied block accepted in part costs the re-forward lane a history row.
   const bool lost_a_row = !decoder_.statistics().copy.disabled_reason.empty();
   if (drops_history_ || lost_a_row) {

@@ -16,39 +16,51 @@ struct GdnWeights {
   int key_dim = 0; // a multiple of 16, at most 256
   int value_dim = 0;
   float eps = 0;
+
+  int channels() const {
+    return 2 * key_heads * key_dim + value_heads * value_dim;
+  }
+  /** Of a projected row: [channels | z Hv Dv | a Hv | b Hv]. */
+  int width() const {
+    return channels() + value_heads * (value_dim + 2);
+  }
 };
 
-/** Rows of the projections. */
-struct GdnRows {
-  array qkv; // [n, channels]
-  array a;   // [n, Hv]
-  array b;   // [n, Hv]
-};
-
+/** What a sequence leaves. On a GPU the last window waits: its first `keep`
+ * rows are applied by the launch that reads the state next, so that a round
+ * reads and writes the state once. */
 struct GdnStates {
   array conv; // [kernel - 1, channels] in the activation type, oldest row first
-  array delta; // [Hv, Dv, Dk] float32
+  array delta;                // [Hv, Dv, Dk] float32
+  std::vector<array> waiting; // empty, or the window's proj and what the kernel
+                              // made of it
+  int keep = 0;
 };
 
 struct GdnOutput {
-  array y; // [n, Hv * Dv]
-  GdnStates states;
+  array y;                       // [n, Hv * Dv]
+  GdnStates states;              // after all rows
+  std::vector<GdnStates> before; // of each launch's rows, which wait; n in all
 };
 
-/** Convolution, SiLU, norms, gates, the delta rule row by row, and the norm
- * gated by z [n, Hv * Dv]. */
+/** Convolution, SiLU, norms, gates, the delta rule row by row, and the gated
+ *  norm, for proj [n, width]. */
 GdnOutput gdn(
-    const GdnRows& rows,
-    const array& z,
+    const array& proj,
     const GdnStates& states,
     const GdnWeights& w,
     mlx::core::StreamOrDevice s = {});
 
-/** The states after the first `keep` of the rows: the bits of gdn() over those
- * alone. */
+/** The states after the first `keep` rows of a window, `before` of its gdn():
+ *  the bits of gdn() over those rows alone. */
 GdnStates gdn_commit(
-    const GdnRows& rows,
+    const std::vector<GdnStates>& before,
     int keep,
+    const GdnWeights& w,
+    mlx::core::StreamOrDevice s = {});
+
+/** The same states with no rows waiting. */
+GdnStates gdn_settled(
     const GdnStates& states,
     const GdnWeights& w,
     mlx::core::StreamOrDevice s = {});

@@ -9,11 +9,11 @@
 namespace qwenmtp::kernels {
 
 struct HyperWeights {
-  array norm;                   // [C * H], effective weight
-  Matrix down;                  // [R, C * H]
-  Matrix up;                    // [C * H, R]
-  std::optional<Matrix> inject; // [C, C * H]; absent in mixers
-  int streams = 0;              // C
+  array norm;      // [C * H], effective weight
+  Matrix low;      // [R + 8, C * H]: the gate's R rows, the inject's C, zeros
+  Matrix up;       // [C * H, R]
+  bool has_inject; // not in mixers
+  int streams = 0; // C, at most 8
   float eps = 0;
 };
 

@@ -72,6 +72,23 @@ mx::fast::CustomKernelFunction make_kernel(const KernelSpec& spec) {
       cuda_header(spec));
 }
 
+TextBackend& text_backend() {
+  static TextBackend backend;
+  return backend;
+}
+
+template <typename V>
+array kept_scalar(V value) {
+  constexpr size_t kMost = 256;
+  static std::mutex mutex;
+  static std::map<V, array> kept;
+  std::lock_guard lock(mutex);
+  if (kept.size() > kMost) {
+    kept.clear();
+  }
+  return kept.try_emplace(value, array({value})).first->second;
+}
+
 /** Elements between rows of a seen as [rows, last axis]. */
 int64_t row_stride(const array& a) {
   const int last = a.ndim() - 1;
@@ -114,13 +131,24 @@ std::vector<array> cpu_node(
   return array::make_arrays(shapes, dtypes, node, inputs);
 }
 
-std::vector<array> gpu_node(
+bool runs_text(mx::StreamOrDevice s) {
+  return text_backend() || mx::to_stream(s).device == mx::Device::gpu;
+}
+
+void set_text_backend(TextBackend backend) {
+  text_backend() = std::move(backend);
+}
+
+std::vector<array> text_node(
     const std::string& name,
     const TemplateArgs& args,
     const std::vector<array>& inputs,
     mx::StreamOrDevice s) {
   const KernelSpec& spec = kernel_spec(name);
   auto p = plan(spec, args, inputs);
+  if (const auto& backend = text_backend()) {
+    return backend(spec, args, inputs, p);
+  }
   static std::mutex mutex;
   static std::map<std::string, mx::fast::CustomKernelFunction> kernels;
   std::unique_lock lock(mutex);
@@ -142,6 +170,14 @@ std::vector<array> gpu_node(
       s);
 }
 
+array scalar(int value) {
+  return kept_scalar(value);
+}
+
+array scalar(float value) {
+  return kept_scalar(value);
+}
+
 cpu::Type type_of(const array& a) {
   switch (a.dtype().val()) {
     case mx::Dtype::Val::float32:
@@ -159,6 +195,10 @@ cpu::Type type_of(const array& a) {
 
 cpu::Rows rows_of(const array& a) {
   return {a.data<char>(), row_stride(a)};
+}
+
+cpu::Rows columns_of(const array& a, int column) {
+  return {a.data<char>() + column * a.itemsize(), row_stride(a)};
 }
 
 cpu::OutRows out_rows_of(array& a) {

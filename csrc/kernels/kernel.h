@@ -34,13 +34,34 @@ std::vector<array> cpu_node(
     const std::vector<mlx::core::Dtype>& dtypes,
     mlx::core::StreamOrDevice s);
 
+/** Whether launches on `s` run the text of metal/: on a GPU's stream, else the
+ * CPU bodies. */
+bool runs_text(mlx::core::StreamOrDevice s);
+
 /** A lazy node that runs a kernel's text from metal/ on the GPU of this build,
- *  Metal or CUDA. Throws InternalError where an argument is not its spec's. */
-std::vector<array> gpu_node(
+ *  Metal or CUDA. Inputs are made row-contiguous. Throws InternalError where an
+ *  argument is not its spec's. */
+std::vector<array> text_node(
     const std::string& name,
     const TemplateArgs& args,
     const std::vector<array>& inputs,
     mlx::core::StreamOrDevice s);
+
+/** Makes the outputs of one launch. */
+using TextBackend = std::function<std::vector<array>(
+    const KernelSpec& spec,
+    const TemplateArgs& args,
+    const std::vector<array>& inputs,
+    const LaunchPlan& plan)>;
+
+/** From now on every launch, on any stream, is text run by `backend`; empty
+ * ends that. For counting launches and for tests without a GPU. */
+void set_text_backend(TextBackend backend);
+
+/** A {1} array. The same value gives the same array while few are in use: a GPU
+ * need not fetch it again. */
+array scalar(int value);
+array scalar(float value);
 
 /** Storage type of a dense array. Throws InvalidArgument for integers. */
 cpu::Type type_of(const array& a);
@@ -48,6 +69,8 @@ cpu::Type type_of(const array& a);
 /** Rows of an array seen as [rows, last axis]. Throws InternalError unless the
  * last axis is contiguous and the others have one stride. */
 cpu::Rows rows_of(const array& a);
+/** The columns of `a` from `column` on. */
+cpu::Rows columns_of(const array& a, int column);
 cpu::OutRows out_rows_of(array& a);
 cpu::Vector vector_of(const array& a);
 

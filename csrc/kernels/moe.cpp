@@ -1,5 +1,7 @@
 #include "kernels/moe.h"
 
+#include <mlx/ops.h>
+
 #include "base/error.h"
 
 namespace qwenmtp::kernels {
@@ -57,6 +59,51 @@ std::function<void()> bind_moe(
   return [call, body = cpu::bodies().moe] { body(call); };
 }
 
+/** At most kTextRows rows. */
+MoeOutput text_moe(const array& u, const MoeWeights& w, mx::StreamOrDevice s) {
+  auto routed = text_node(
+      "moe_route",
+      {{"T", u.dtype()}, {"E", w.router.out()}, {"K", w.top_k}},
+      {text_product(u, w.router, 0, 1, s), scalar(u.shape(0))},
+      s);
+  const auto &expert = routed[0], &weight = routed[1], &order = routed[2];
+  auto hidden = text_gather_glu(u, expert, order, w.gate, w.up, s);
+  auto y = text_gather(hidden, expert, order, weight, w.down, s);
+  auto shared = text_product(
+      text_glu(u, w.shared_gate, w.shared_up, s),
+      w.shared_down,
+      0,
+      1,
+      s);
+  auto out = text_node(
+      "moe_combine",
+      {{"T", u.dtype()}, {"H", u.shape(1)}, {"K", w.top_k}},
+      {shared, y, text_product(u, w.shared_weight, 0, 1, s)},
+      s);
+  return {out[0], expert, weight};
+}
+
+MoeOutput text_windows(
+    const array& u,
+    const MoeWeights& w,
+    mx::StreamOrDevice s) {
+  std::vector<array> y, ids, weights;
+  for (int begin = 0; begin < u.shape(0); begin += kTextRows) {
+    const int end = std::min(begin + kTextRows, u.shape(0));
+    auto part = text_moe(rows_between(u, begin, end, s), w, s);
+    y.push_back(part.y);
+    ids.push_back(part.ids);
+    weights.push_back(part.weights);
+  }
+  if (y.size() == 1) {
+    return {y[0], ids[0], weights[0]};
+  }
+  return {
+      mx::concatenate(y, 0, s),
+      mx::concatenate(ids, 0, s),
+      mx::concatenate(weights, 0, s)};
+}
+
 } // namespace
 
 MoeOutput moe(const array& u, const MoeWeights& w, mx::StreamOrDevice s) {
@@ -77,6 +124,9 @@ MoeOutput moe(const array& u, const MoeWeights& w, mx::StreamOrDevice s) {
     throw InvalidArgument(
         "[kernels.moe] top " + std::to_string(w.top_k) + " of " +
         std::to_string(experts) + " experts");
+  }
+  if (runs_text(s)) {
+    return text_windows(u, w, s);
   }
   std::vector<array> inputs = {u};
   Form form{w.top_k, {}};

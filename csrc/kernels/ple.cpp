@@ -26,6 +26,19 @@ PleOutput ple(
   for (const array* a : {&key, &value, &conv}) {
     check_dtype("ple", "inputs", *a, x.dtype());
   }
+  if (runs_text(s)) {
+    auto gate = text_node(
+        "ple_gate",
+        {{"T", x.dtype()}, {"C", w.streams}, {"H", wide / w.streams}},
+        {key, value, x, w.norm_key, w.norm_query, w.norm_conv, scalar(w.eps)},
+        s);
+    auto out = text_node(
+        "ple_conv",
+        {{"T", x.dtype()}, {"W", wide}, {"TAPS", kernel}, {"DIL", w.dilation}},
+        {gate[0], gate[1], scalar(n), conv, w.taps},
+        s);
+    return {out[0], gate[1], out[1]};
+  }
   auto bind = [streams = w.streams, dilation = w.dilation, eps = w.eps](
                   const std::vector<array>& in,
                   std::vector<array>& out) {

@@ -1,6 +1,7 @@
 #include "kernels/qsa.h"
 
 #include "base/error.h"
+#include "kernels/qsa_text.h"
 #include "kernels/rows.h"
 
 namespace qwenmtp::kernels {
@@ -29,6 +30,7 @@ const float* floats_of(const array& a) {
   return static_cast<const float*>(vector_of(a).data);
 }
 
+/** Inputs proj, index, raw_tail, cos, sin, block cos, block sin, norms. */
 std::function<void()> bind_prepare(
     const Form& form,
     const std::vector<array>& in,
@@ -39,31 +41,32 @@ std::function<void()> bind_prepare(
   call.n_blocks = out[3].shape(0);
   call.heads = form.heads;
   call.kv_heads = form.kv_heads;
-  call.head_dim = in[0].shape(1) / form.kv_heads;
+  call.head_dim = in[7].shape(0);
   call.index_heads = form.index_heads;
-  call.index_dim = in[3].shape(1);
+  call.index_dim = in[2].shape(1);
   call.ratio = form.ratio;
-  call.half = in[4].shape(1);
-  call.tail = in[3].shape(0);
+  call.half = in[3].shape(1);
+  call.tail = in[2].shape(0);
   call.eps = form.eps;
+  const int values = form.kv_heads * call.head_dim;
   call.k = rows_of(in[0]);
-  call.v = rows_of(in[1]);
-  call.index = rows_of(in[2]);
-  call.raw_tail = rows_of(in[3]);
-  call.cos = floats_of(in[4]);
-  call.sin = floats_of(in[5]);
-  call.block_cos = floats_of(in[6]);
-  call.block_sin = floats_of(in[7]);
-  call.q_norm = vector_of(in[8]);
-  call.k_norm = vector_of(in[9]);
-  call.index_q_norm = vector_of(in[10]);
-  call.index_k_norm = vector_of(in[11]);
+  call.v = columns_of(in[0], values);
+  call.index = rows_of(in[1]);
+  call.raw_tail = rows_of(in[2]);
+  call.cos = floats_of(in[3]);
+  call.sin = floats_of(in[4]);
+  call.block_cos = floats_of(in[5]);
+  call.block_sin = floats_of(in[6]);
+  call.q_norm = vector_of(in[7]);
+  call.k_norm = vector_of(in[8]);
+  call.index_q_norm = vector_of(in[9]);
+  call.index_k_norm = vector_of(in[10]);
   call.k_out = out[0].data<char>();
   call.v_out = out[1].data<char>();
   call.raw = out[2].data<char>();
   call.pooled = out[3].data<char>();
-  if (in.size() > 12) {
-    call.q_gate = rows_of(in[12]);
+  if (out.size() > 4) {
+    call.q_gate = columns_of(in[0], 2 * values);
     call.q = out[4].data<char>();
     call.index_q = out[5].data<char>();
   }
@@ -91,7 +94,7 @@ std::function<void()> bind_attend(
   call.ratio = form.ratio;
   call.budget_blocks = form.budget_blocks;
   call.q = rows_of(in[0]);
-  call.q_gate = rows_of(in[1]);
+  call.q_gate = columns_of(in[1], 2 * form.kv_heads * keys.shape(2));
   call.index_q = rows_of(in[2]);
   call.keys = keys.data<char>();
   call.values = values.data<char>();
@@ -122,18 +125,22 @@ QsaPrepared qsa_prepare(
     const QsaWeights& w,
     mx::StreamOrDevice s) {
   const char* where = "qsa_prepare";
-  const int n = rows.k.shape(0);
+  const int n = rows.proj.shape(0);
   const int dim = w.q_norm.shape(0), index_dim = w.index_q_norm.shape(0);
   const int tail = raw_tail.shape(0), half = at.cos.shape(-1);
-  const mx::Dtype dtype = rows.k.dtype();
-  check_activation(where, rows.k);
-  check_shape(where, "k", rows.k, {n, w.kv_heads * dim});
-  check_shape(where, "v", rows.v, {n, w.kv_heads * dim});
+  const mx::Dtype dtype = rows.proj.dtype();
+  const bool asks = rows.proj.shape(-1) != 2 * w.kv_heads * dim;
+  check_activation(where, rows.proj);
+  check_shape(
+      where,
+      "proj",
+      rows.proj,
+      {n, 2 * (w.kv_heads + (asks ? w.heads : 0)) * dim});
   check_shape(where, "index", rows.index, {n, (w.index_heads + 1) * index_dim});
   check_shape(where, "raw_tail", raw_tail, {-1, index_dim});
   check_shape(where, "k_norm", w.k_norm, {dim});
   check_shape(where, "index_k_norm", w.index_k_norm, {index_dim});
-  for (const array* a : {&rows.v, &rows.index, &raw_tail}) {
+  for (const array* a : {&rows.index, &raw_tail}) {
     check_dtype(where, "rows", *a, dtype);
   }
   if (tail >= w.ratio || 2 * half > dim || 2 * half > index_dim) {
@@ -145,9 +152,11 @@ QsaPrepared qsa_prepare(
   const int n_blocks = (tail + n) / w.ratio;
   check_rope("at", at, n, half);
   check_rope("blocks", blocks, n_blocks, half);
+  if (runs_text(s)) {
+    return qsa_text_prepare(rows, raw_tail, at, blocks, w, asks, s);
+  }
   std::vector<array> inputs = {
-      rows.k,
-      rows.v,
+      rows.proj,
       rows.index,
       raw_tail,
       at.cos,
@@ -163,10 +172,7 @@ QsaPrepared qsa_prepare(
       {w.kv_heads, n, dim},
       {n, index_dim},
       {n_blocks, index_dim}};
-  if (rows.q_gate) {
-    check_shape(where, "q_gate", *rows.q_gate, {n, w.heads * 2 * dim});
-    check_dtype(where, "q_gate", *rows.q_gate, dtype);
-    inputs.push_back(*rows.q_gate);
+  if (asks) {
     shapes.push_back({n, w.heads * dim});
     shapes.push_back({n, w.index_heads * index_dim});
   }
@@ -183,7 +189,7 @@ QsaPrepared qsa_prepare(
       std::vector<mx::Dtype>(shapes.size(), dtype),
       s);
   QsaPrepared prepared{out[0], out[1], out[2], out[3], {}, {}};
-  if (rows.q_gate) {
+  if (asks) {
     prepared.q = out[4];
     prepared.index_q = out[5];
   }
@@ -192,7 +198,7 @@ QsaPrepared qsa_prepare(
 
 QsaOutput qsa_attend(
     const array& q,
-    const array& q_gate,
+    const array& proj,
     const array& index_q,
     const array& keys,
     const array& values,
@@ -205,12 +211,12 @@ QsaOutput qsa_attend(
   const int dim = w.q_norm.shape(0), index_dim = w.index_q_norm.shape(0);
   check_activation(where, q);
   check_shape(where, "q", q, {n, w.heads * dim});
-  check_shape(where, "q_gate", q_gate, {n, w.heads * 2 * dim});
+  check_shape(where, "proj", proj, {n, 2 * (w.kv_heads + w.heads) * dim});
   check_shape(where, "index_q", index_q, {n, w.index_heads * index_dim});
   check_shape(where, "keys", keys, {w.kv_heads, -1, dim});
   check_shape(where, "values", values, {w.kv_heads, keys.shape(1), dim});
   check_shape(where, "pooled", pooled, {-1, index_dim});
-  for (const array* a : {&q_gate, &index_q, &keys, &values, &pooled}) {
+  for (const array* a : {&proj, &index_q, &keys, &values, &pooled}) {
     check_dtype(where, "inputs", *a, q.dtype());
   }
   if (first < 0 || first + n > keys.shape(1) ||
@@ -220,6 +226,9 @@ QsaOutput qsa_attend(
         std::to_string(first + n) + " with " + std::to_string(keys.shape(1)) +
         " keys and " + std::to_string(pooled.shape(0)) + " pooled keys");
   }
+  if (runs_text(s)) {
+    return qsa_text_attend(q, proj, index_q, keys, values, pooled, first, w, s);
+  }
   auto bind = [form = form_of(w, first)](
                   const std::vector<array>& in,
                   std::vector<array>& out) {
@@ -228,7 +237,7 @@ QsaOutput qsa_attend(
   auto out = cpu_node(
       where,
       bind,
-      {q, q_gate, index_q, keys, values, pooled},
+      {q, proj, index_q, keys, values, pooled},
       {q.shape(), {n, w.budget_blocks}},
       {q.dtype(), mx::int32},
       s);

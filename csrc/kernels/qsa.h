@@ -22,10 +22,9 @@ struct QsaWeights {
 
 /** Rows of the projections. */
 struct QsaRows {
-  std::optional<array> q_gate; // [n, Hq * 2 * D]: D of query, D of gate a head
-  array k;                     // [n, Hkv * D]
-  array v;                     // [n, Hkv * D]
-  array index;                 // [n, (Hi + 1) * Di]: query heads, then the key
+  array proj;  // [n, (2 Hkv + 2 Hq) D]: keys, values, then a head's query and
+               // its gate; or only keys and values
+  array index; // [n, (Hi + 1) * Di]: query heads, then the key
 };
 
 /** cos and sin of rotary angles, float32 [rows, rotary_dim / 2]. */
@@ -46,8 +45,7 @@ struct QsaPrepared {
 /** What the caches and the scores take. `at` holds the angles of the rows,
  * `blocks` those of the first tokens of the blocks that become complete;
  * raw_tail [t, Di] the raw keys of the incomplete block before row 0, 0 <= t <
- * ratio. Rows without q_gate only enter the caches: their queries are left
- * out. */
+ * ratio. Rows without queries only enter the caches. */
 QsaPrepared qsa_prepare(
     const QsaRows& rows,
     const array& raw_tail,
@@ -70,7 +68,7 @@ struct QsaOutput {
  * it. */
 QsaOutput qsa_attend(
     const array& q,
-    const array& q_gate,
+    const array& proj, // of qsa_prepare: the gates
     const array& index_q,
     const array& keys,
     const array& values,

@@ -166,6 +166,19 @@ cpu::Weights weights_of(
   return w;
 }
 
+cpu::Weights part_of(cpu::Weights w, int begin, int n) {
+  auto moved = [&](const void*& p, int64_t bytes) {
+    p = p == nullptr ? p : static_cast<const char*>(p) + begin * bytes;
+  };
+  const int64_t scale_bytes =
+      w.scale_row * (w.type == cpu::Type::f32 ? sizeof(float) : sizeof(short));
+  moved(w.data, w.row_bytes);
+  moved(w.scales, scale_bytes);
+  moved(w.biases, scale_bytes);
+  w.out = n;
+  return w;
+}
+
 std::vector<array> rows(
     const array& x,
     const std::vector<Matrix>& matrices,
@@ -184,6 +197,13 @@ std::vector<array> rows(
     check_matrix("rows", m, m.out(), x.shape(1));
     forms.push_back(append(inputs, m));
     shapes.push_back({x.shape(0), m.out()});
+  }
+  if (runs_text(s)) {
+    std::vector<array> y;
+    for (const Matrix& m : matrices) {
+      y.push_back(text_product(x, m, 0, 1, s));
+    }
+    return y;
   }
   auto bind = [forms](const std::vector<array>& in, std::vector<array>& out) {
     cpu::RowsCall call{};

@@ -40,6 +40,56 @@ std::vector<array> rows(
     const std::vector<Matrix>& matrices,
     mlx::core::StreamOrDevice s = {});
 
+/** Most rows of one launch of metal/rows.metal. */
+inline constexpr int kTextRows = 8;
+/** Above this many rows a matrix is multiplied by MLX's own operators. */
+inline constexpr int kMostTextRows = 32;
+
+/** Launches of metal/rows.metal, over at most kTextRows rows each; of more rows
+ *  text_product makes several and joins them. */
+array text_product(
+    const array& x,
+    const Matrix& m,
+    int n_silu, // outputs below become silu(y / divisor), the others y /
+                // divisor
+    int divisor,
+    mlx::core::StreamOrDevice s);
+array text_glu(
+    const array& x,
+    const Matrix& gate,
+    const Matrix& up,
+    mlx::core::StreamOrDevice s);
+/** u [n, H] and g [n, C] of low [n, R + 8] and z [n, C * H]. */
+std::vector<array> text_mix(
+    const array& low,
+    const array& z,
+    const Matrix& up,
+    int streams,
+    mlx::core::StreamOrDevice s);
+/** Of `experts`' matrices those that `expert` [n, K] names, in `order`; y [n *
+ * K, out]. */
+array text_gather_glu(
+    const array& x,
+    const array& expert,
+    const array& order,
+    const Matrix& gate,
+    const Matrix& up,
+    mlx::core::StreamOrDevice s);
+array text_gather(
+    const array& x,
+    const array& expert,
+    const array& order,
+    const array& weight,
+    const Matrix& m,
+    mlx::core::StreamOrDevice s);
+
+/** Rows begin .. end - 1 of x [n, ...]. */
+array rows_between(
+    const array& x,
+    int begin,
+    int end,
+    mlx::core::StreamOrDevice s);
+
 /** For the launchers: appends the arrays of m to a node's inputs, and says how
  * to read them back in the same order. */
 MatrixForm append(std::vector<array>& inputs, const Matrix& m);
@@ -47,6 +97,8 @@ cpu::Weights weights_of(
     const std::vector<array>& inputs,
     size_t& at,
     const MatrixForm& form);
+/** Its rows begin .. begin + n - 1. */
+cpu::Weights part_of(cpu::Weights w, int begin, int n);
 
 /** Throws InvalidArgument unless m is [out, in], or a stack of `stack` such. */
 void check_matrix(

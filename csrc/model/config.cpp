@@ -74,7 +74,11 @@ void Config::validate() const {
        {"shared_expert_intermediate_size", shared_dim},
        {"hc_lowrank", hc_rank}});
   require(rms_norm_eps > 0, "rms_norm_eps", rms_norm_eps, "above 0");
-  require(hc_count > 1, "hc_count", hc_count, "more than one stream");
+  require(
+      hc_count > 1 && hc_count <= 8,
+      "hc_count",
+      hc_count,
+      "2 to 8 streams");
   require(
       gdn_conv_kernel > 1,
       "linear_conv_kernel_dim",

@@ -18,6 +18,12 @@ mx::array conv_weight(
 
 GdnLayer::GdnLayer(Weights& w, const Config& c, const std::string& module)
     : dtype_(w.dtype()),
+      in_(w.stacked(
+          {{module + ".in_proj_qkv", c.gdn_channels()},
+           {module + ".in_proj_z", c.gdn_value_heads * c.gdn_value_dim},
+           {module + ".in_proj_a", c.gdn_value_heads},
+           {module + ".in_proj_b", c.gdn_value_heads}},
+          c.hidden_size)),
       weights_{
           conv_weight(
               w,
@@ -37,46 +43,55 @@ GdnLayer::GdnLayer(Weights& w, const Config& c, const std::string& module)
       out_(w.linear(
           module + ".out_proj",
           {c.hidden_size, c.gdn_value_heads * c.gdn_value_dim})) {
-  auto in = [&](const char* leaf, int out) {
-    in_.push_back(w.linear(module + leaf, {out, c.hidden_size}).matrix());
-  };
-  in(".in_proj_qkv", c.gdn_channels());
-  in(".in_proj_z", c.gdn_value_heads * c.gdn_value_dim);
-  in(".in_proj_a", c.gdn_value_heads);
-  in(".in_proj_b", c.gdn_value_heads);
 }
+
+namespace {
+
+kernels::GdnStates to_kernel(const state::GdnState& s) {
+  return {s.conv, s.delta, s.waiting, s.keep};
+}
+
+state::GdnState from_kernel(const kernels::GdnStates& s) {
+  return {s.conv, s.delta, s.waiting, s.keep};
+}
+
+} // namespace
 
 state::GdnState GdnLayer::initial_state() const {
   const auto& w = weights_;
   return {
       mx::zeros({w.taps.shape(0) - 1, w.taps.shape(1)}, dtype_),
-      mx::zeros({w.value_heads, w.value_dim, w.key_dim})};
+      mx::zeros({w.value_heads, w.value_dim, w.key_dim}),
+      {},
+      0};
 }
 
 mx::array GdnLayer::forward(
     const mx::array& u,
     state::GdnState& state,
     std::optional<state::GdnWindow>* window) const {
-  auto in = kernels::rows(u, in_);
+  auto r = kernels::gdn(in_(u), to_kernel(state), weights_);
   if (window) {
-    *window = state::GdnWindow{state, in[0], in[2], in[3]};
+    window->emplace();
+    for (const auto& part : r.before) {
+      (*window)->push_back(from_kernel(part));
+    }
   }
-  auto r = kernels::gdn(
-      {in[0], in[2], in[3]},
-      in[1],
-      {state.conv, state.delta},
-      weights_);
-  state = {r.states.conv, r.states.delta};
+  state = from_kernel(r.states);
   return out_(r.y);
 }
 
-state::GdnState GdnLayer::commit(const state::GdnWindow& w, int keep) const {
-  auto s = kernels::gdn_commit(
-      {w.qkv, w.a, w.b},
-      keep,
-      {w.before.conv, w.before.delta},
-      weights_);
-  return {s.conv, s.delta};
+state::GdnState GdnLayer::commit(const state::GdnWindow& window, int keep)
+    const {
+  std::vector<kernels::GdnStates> before;
+  for (const auto& part : window) {
+    before.push_back(to_kernel(part));
+  }
+  return from_kernel(kernels::gdn_commit(before, keep, weights_));
+}
+
+state::GdnState GdnLayer::settle(const state::GdnState& state) const {
+  return from_kernel(kernels::gdn_settled(to_kernel(state), weights_));
 }
 
 } // namespace qwenmtp::model

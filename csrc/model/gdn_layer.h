@@ -25,10 +25,12 @@ class GdnLayer {
       std::optional<state::GdnWindow>* window) const;
   /** The state after only the first `keep` rows of the window. */
   state::GdnState commit(const state::GdnWindow& window, int keep) const;
+  /** The same state with no rows waiting. */
+  state::GdnState settle(const state::GdnState& state) const;
 
  private:
   mx::Dtype dtype_;
-  std::vector<kernels::Matrix> in_; // qkv, z, a, b
+  Linear in_; // [qkv; z; a; b]
   kernels::GdnWeights weights_;
   Linear out_; // [H, Hv * Dv]
 };

@@ -8,21 +8,20 @@ kernels::HyperWeights hyper_weights(
     const std::string& module,
     bool one_centred,
     bool is_mixer) {
-  auto matrix = [&](const char* leaf, int out, int in) {
-    return w.linear(module + leaf, {out, in}).matrix();
-  };
-  kernels::HyperWeights weights{
+  std::vector<std::pair<std::string, int>> low = {
+      {module + ".input_mix_weight_down", config.hc_rank}};
+  if (!is_mixer) {
+    low.emplace_back(module + ".block_inject_weight", config.hc_count);
+  }
+  const int zeros = 8 - (is_mixer ? 0 : config.hc_count);
+  return {
       w.norm(module + ".hc_norm.weight", config.wide(), one_centred),
-      matrix(".input_mix_weight_down", config.hc_rank, config.wide()),
-      matrix(".input_mix_weight_up", config.wide(), config.hc_rank),
-      std::nullopt,
+      w.stacked(low, config.wide(), zeros).matrix(),
+      w.linear(module + ".input_mix_weight_up", {config.wide(), config.hc_rank})
+          .matrix(),
+      !is_mixer,
       config.hc_count,
       static_cast<float>(config.rms_norm_eps)};
-  if (!is_mixer) {
-    weights.inject =
-        matrix(".block_inject_weight", config.hc_count, config.wide());
-  }
-  return weights;
 }
 
 kernels::HyperRead Streams::read(const kernels::HyperWeights& weights) {

@@ -41,6 +41,9 @@ Experts load_experts(Weights& w, const Config& c, const std::string& module) {
       experts + "gate_up_proj",
       {c.n_experts, 2 * c.expert_dim, c.hidden_size});
   auto halves = mx::split(both.weight, 2, 1);
+  if (kernels::runs_text({})) { // whose stacks are whole arrays
+    halves = {mx::contiguous(halves[0]), mx::contiguous(halves[1])};
+  }
   mx::eval(halves);
   return {
       {halves[0], {}, {}, {}},

@@ -18,6 +18,14 @@ QsaLayer::QsaLayer(
     : head_dim_(c.head_dim),
       index_dim_(c.index_dim),
       dtype_(w.dtype()),
+      in_(w.stacked(
+          {{module + ".k_proj", c.n_kv_heads * head_dim_},
+           {module + ".v_proj", c.n_kv_heads * head_dim_},
+           {module + ".q_proj", c.n_heads * 2 * head_dim_}},
+          c.hidden_size)),
+      index_(w.linear(
+          module + ".indexer.index_qk_proj",
+          {(c.index_heads + 1) * index_dim_, c.hidden_size})),
       o_(w.linear(module + ".o_proj", {c.hidden_size, c.n_heads * head_dim_})),
       weights_{
           w.norm(module + ".q_norm.weight", head_dim_, one_centred),
@@ -36,13 +44,6 @@ QsaLayer::QsaLayer(
           c.index_ratio,
           c.index_blocks(),
           static_cast<float>(c.rms_norm_eps)} {
-  auto in = [&](const char* leaf, int out) {
-    in_.push_back(w.linear(module + leaf, {out, c.hidden_size}).matrix());
-  };
-  in(".k_proj", c.n_kv_heads * head_dim_);
-  in(".v_proj", c.n_kv_heads * head_dim_);
-  in(".indexer.index_qk_proj", (c.index_heads + 1) * index_dim_);
-  in(".q_proj", c.n_heads * 2 * head_dim_);
 }
 
 state::KvCache QsaLayer::initial_state() const {
@@ -96,10 +97,9 @@ void QsaLayer::append(
     const mx::array& u,
     const QsaPositions& at,
     state::KvCache& cache) const {
-  auto in = kernels::rows(u, {in_[0], in_[1], in_[2]});
-  append(
-      prepare({std::nullopt, in[0], in[1], in[2]}, at, cache, weights_),
-      cache);
+  auto keys = in_.top(2 * weights_.kv_heads * head_dim_);
+  auto in = kernels::rows(u, {keys.matrix(), index_.matrix()});
+  append(prepare({in[0], in[1]}, at, cache, weights_), cache);
 }
 
 mx::array QsaLayer::forward(
@@ -108,12 +108,12 @@ mx::array QsaLayer::forward(
     state::KvCache& cache,
     const Tracer& trace) const {
   int first = cache.len();
-  auto in = kernels::rows(u, in_);
-  auto rows = prepare({in[3], in[0], in[1], in[2]}, at, cache, weights_);
+  auto in = kernels::rows(u, {in_.matrix(), index_.matrix()});
+  auto rows = prepare({in[0], in[1]}, at, cache, weights_);
   append(rows, cache);
   auto r = kernels::qsa_attend(
       *rows.q,
-      in[3],
+      in[0],
       *rows.index_q,
       cache.key_rows(),
       cache.value_rows(),

@@ -48,8 +48,9 @@ class QsaLayer {
 
   int head_dim_, index_dim_;
   mx::Dtype dtype_;
-  std::vector<kernels::Matrix> in_; // k, v, index, q with its gate
-  Linear o_;                        // [H, Hq * D]
+  Linear in_;    // [k; v; q with its gate]
+  Linear index_; // [(Hi + 1) * Di, H]
+  Linear o_;     // [H, Hq * D]
   kernels::QsaWeights weights_;
 };
 

@@ -262,4 +262,12 @@ void Trunk::commit(state::TrunkState& state, int keep) const {
   state.window = 0;
 }
 
+void Trunk::settle(state::TrunkState& state) const {
+  for (size_t i = 0; i < layers_.size(); i++) {
+    if (auto* gdn = std::get_if<state::GdnState>(&state.layers[i].mixer)) {
+      *gdn = layers_[i].gdn->settle(*gdn);
+    }
+  }
+}
+
 } // namespace qwenmtp::model

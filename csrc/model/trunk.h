@@ -49,6 +49,9 @@ class Trunk {
    *  bit, one that never saw the others. 1 <= keep <= window. */
   void commit(state::TrunkState& state, int keep) const;
 
+  /** Leaves no rows waiting in any layer: the state can then be saved. */
+  void settle(state::TrunkState& state) const;
+
   /** A hint: `ids` may be the next forward's. Starts reading their n-gram rows;
    *  never waits. Throws InvalidArgument for an id out of range. */
   void expect(std::span<const int32_t> ids, const state::TrunkState& state)

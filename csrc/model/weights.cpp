@@ -59,6 +59,18 @@ mx::array Linear::operator()(const mx::array& x) const {
   return kernels::rows(x, {matrix()})[0];
 }
 
+Linear Linear::top(int n) const {
+  auto part = [n](const mx::array& a) {
+    return mx::slice(a, {0, 0}, {n, a.shape(1)});
+  };
+  Linear out{part(weight), {}, {}, quant};
+  if (scales) {
+    out.scales = part(*scales);
+    out.biases = part(*biases);
+  }
+  return out;
+}
+
 mx::array Linear::rows(const mx::array& ids, mx::Dtype dtype) const {
   if (quant.bits == 0) {
     return mx::astype(mx::take(weight, ids, 0), dtype);
@@ -230,6 +242,58 @@ Linear Weights::linear(const std::string& module, const mx::Shape& shape) {
   auto type = ref(module + ".scales").dtype == "BF16" ? mx::bfloat16 : dtype_;
   auto scales = dense(module + ".scales", groups, type);
   return {packed, scales, dense(module + ".biases", groups, type), q};
+}
+
+namespace {
+
+/** A matrix with its values spelled out: float32, since no 16-bit type holds
+ *  every scale * code + bias. */
+Linear spelled_out(const Linear& m) {
+  if (!m.scales) {
+    return {settled(mx::astype(m.weight, mx::float32)), {}, {}, {}};
+  }
+  return {
+      settled(mx::dequantize(
+          m.weight,
+          mx::astype(*m.scales, mx::float32),
+          mx::astype(*m.biases, mx::float32),
+          m.quant.group_size,
+          m.quant.bits)),
+      {},
+      {},
+      {}};
+}
+
+} // namespace
+
+Linear Weights::stacked(
+    const std::vector<std::pair<std::string, int>>& modules,
+    int in,
+    int zeros) {
+  std::vector<Linear> all;
+  bool one_form = true;
+  for (const auto& [module, out] : modules) {
+    all.push_back(linear(module, {out, in}));
+    one_form = one_form && all.back().quant.bits == all[0].quant.bits &&
+               all.back().quant.group_size == all[0].quant.group_size;
+  }
+  auto joined = [&](auto part) {
+    std::vector<mx::array> parts;
+    for (const auto& m : all) {
+      parts.push_back(part(one_form ? m : spelled_out(m)));
+    }
+    if (zeros > 0) {
+      parts.push_back(mx::zeros({zeros, parts[0].shape(1)}, parts[0].dtype()));
+    }
+    return settled(mx::concatenate(parts, 0));
+  };
+  Linear out{joined([](const Linear& m) { return m.weight; }), {}, {}, {}};
+  if (one_form && all[0].scales) {
+    out.scales = joined([](const Linear& m) { return *m.scales; });
+    out.biases = joined([](const Linear& m) { return *m.biases; });
+    out.quant = all[0].quant;
+  }
+  return out;
 }
 
 Linear Weights::packed(const std::string& name, const mx::Shape& shape) {

@@ -47,6 +47,8 @@ struct Linear {
   kernels::Matrix matrix() const {
     return {weight, scales, biases, quant.bits, quant.group_size};
   }
+  /** The first n outputs of a matrix, over the same memory. */
+  Linear top(int n) const;
   /** Rows of a matrix used as an embedding: ids [n] -> [n, in]. */
   mx::array rows(const mx::array& ids, mx::Dtype dtype) const;
   size_t nbytes() const;
@@ -91,6 +93,13 @@ class Weights {
   std::vector<int64_t> integers(const std::string& name, int size);
   /** The matrix `module`.weight [..., out, in], dense or quantised. */
   Linear linear(const std::string& module, const mx::Shape& shape);
+  /** The rows of several matrices over `in` columns as one, {module, rows} in
+   *  order, with `zeros` zero rows behind. Dense in float32 where they are not
+   *  all stored in one form, which no recipe does. */
+  Linear stacked(
+      const std::vector<std::pair<std::string, int>>& modules,
+      int in,
+      int zeros = 0);
   /** Stored without ".weight" in the released layout (packed experts). */
   Linear packed(const std::string& name, const mx::Shape& shape);
   /** Width of a module that has scales, for rows of `columns` values. */

@@ -149,6 +149,9 @@ void StateImage::add(const mx::array& a) {
 void StateImage::add_recurrent(const Boundary& boundary) {
   for (const auto& layer : boundary.layers) {
     if (layer.gdn) {
+      if (!layer.gdn->waiting.empty()) {
+        throw InternalError("[checkpoint.image] rows wait for a forward");
+      }
       add(layer.gdn->conv);
       add(layer.gdn->delta);
     }

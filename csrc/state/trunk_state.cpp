@@ -8,6 +8,7 @@ std::vector<mx::array> arrays(const TrunkState& state) {
     if (const auto* gdn = std::get_if<GdnState>(&layer.mixer)) {
       all.push_back(gdn->conv);
       all.push_back(gdn->delta);
+      all.insert(all.end(), gdn->waiting.begin(), gdn->waiting.end());
     } else {
       for (auto& a : std::get<KvCache>(layer.mixer).buffers()) {
         all.push_back(a);

@@ -14,10 +14,14 @@
 
 namespace qwenmtp::state {
 
-/** Gated DeltaNet: convolution tail and delta-rule state after `len` tokens. */
+/** Gated DeltaNet: convolution tail and delta-rule state after some tokens.
+ *  Where rows wait, the state is that after the first `keep` of them; the next
+ *  forward applies them. A state that is saved has none. */
 struct GdnState {
   mx::array conv;  // [kernel - 1, channels], pre-convolution, oldest row first
   mx::array delta; // [Hv, Dv, Dk] float32
+  std::vector<mx::array> waiting; // what the kernel keeps of its last rows
+  int keep = 0;
 };
 
 /** N-gram embedding: convolution tail and the ids that the next token hashes
@@ -27,14 +31,9 @@ struct PleState {
   std::vector<int64_t> ids; // [ngram_size - 1], oldest first, eos padded
 };
 
-/** A window's projected rows and the state before them: what a commit of its
- *  first rows needs. */
-struct GdnWindow {
-  GdnState before;
-  mx::array qkv; // [n, channels]
-  mx::array a;   // [n, Hv]
-  mx::array b;   // [n, Hv]
-};
+/** What a commit of a window's first rows needs: the states before its parts,
+ *  whose rows wait. */
+using GdnWindow = std::vector<GdnState>;
 
 struct PleWindow {
   PleState before;

@@ -41,6 +41,33 @@ Matrix matrix(const nb::tuple& t) {
 
 constexpr auto kCpu = mx::Device::cpu;
 
+mx::array rows_of(std::vector<mx::array> parts, int axis) {
+  return mx::concatenate(std::move(parts), axis, kCpu);
+}
+
+/** Matrices of one form and some zero rows as one matrix. */
+Matrix stacked(const std::vector<Matrix>& ms, int zeros) {
+  auto join = [&](auto part) {
+    std::vector<mx::array> all;
+    for (const Matrix& m : ms) {
+      all.push_back(part(m));
+    }
+    all.push_back(mx::zeros({zeros, all[0].shape(1)}, all[0].dtype(), kCpu));
+    return rows_of(std::move(all), 0);
+  };
+  Matrix out{
+      join([](const Matrix& m) { return m.weight; }),
+      {},
+      {},
+      ms[0].bits,
+      ms[0].group};
+  if (ms[0].scales) {
+    out.scales = join([](const Matrix& m) { return *m.scales; });
+    out.biases = join([](const Matrix& m) { return *m.biases; });
+  }
+  return out;
+}
+
 kernels::HyperWeights hyper_weights(
     const NumPy& norm,
     const nb::tuple& down,
@@ -48,11 +75,15 @@ kernels::HyperWeights hyper_weights(
     const std::optional<nb::tuple>& inject,
     int streams,
     float eps) {
+  std::vector<Matrix> parts = {matrix(down)};
+  if (inject) {
+    parts.push_back(matrix(*inject));
+  }
   return {
       to_mlx(norm),
-      matrix(down),
+      stacked(parts, 8 - (inject ? streams : 0)),
       matrix(up),
-      inject ? std::optional<Matrix>(matrix(*inject)) : std::nullopt,
+      inject.has_value(),
       streams,
       eps};
 }
@@ -242,12 +273,12 @@ void register_kernels(nb::module_& parent) {
          const NumPy& delta,
          const kernels::GdnWeights& w) {
         return Launch{
-            [rows = kernels::GdnRows{to_mlx(qkv), to_mlx(a), to_mlx(b)},
-             z = to_mlx(z),
-             states = kernels::GdnStates{to_mlx(conv), to_mlx(delta)},
+            [proj = rows_of({to_mlx(qkv), to_mlx(z), to_mlx(a), to_mlx(b)}, 1),
+             states = kernels::GdnStates{to_mlx(conv), to_mlx(delta), {}, 0},
              w] {
-              auto r = kernels::gdn(rows, z, states, w, kCpu);
-              return std::vector<mx::array>{r.y, r.states.conv, r.states.delta};
+              auto r = kernels::gdn(proj, states, w, kCpu);
+              auto after = kernels::gdn_settled(r.states, w, kCpu);
+              return std::vector<mx::array>{r.y, after.conv, after.delta};
             }};
       });
   m.def(
@@ -260,11 +291,24 @@ void register_kernels(nb::module_& parent) {
          const NumPy& delta,
          const kernels::GdnWeights& w) {
         return Launch{
-            [rows = kernels::GdnRows{to_mlx(qkv), to_mlx(a), to_mlx(b)},
+            [proj = rows_of(
+                 {to_mlx(qkv),
+                  mx::zeros(
+                      {static_cast<int>(a.shape(0)),
+                       w.value_heads * w.value_dim},
+                      dtype_of(qkv),
+                      kCpu),
+                  to_mlx(a),
+                  to_mlx(b)},
+                 1),
              keep,
-             states = kernels::GdnStates{to_mlx(conv), to_mlx(delta)},
+             states = kernels::GdnStates{to_mlx(conv), to_mlx(delta), {}, 0},
              w] {
-              auto r = kernels::gdn_commit(rows, keep, states, w, kCpu);
+              auto before = kernels::gdn(proj, states, w, kCpu).before;
+              auto r = kernels::gdn_settled(
+                  kernels::gdn_commit(before, keep, w, kCpu),
+                  w,
+                  kCpu);
               return std::vector<mx::array>{r.conv, r.delta};
             }};
       });
@@ -327,9 +371,7 @@ void register_kernels(nb::module_& parent) {
         return Launch{
             [rows =
                  kernels::QsaRows{
-                     to_mlx(q_gate),
-                     to_mlx(k),
-                     to_mlx(v),
+                     rows_of({to_mlx(k), to_mlx(v), to_mlx(q_gate)}, 1),
                      to_mlx(index)},
              tail = to_mlx(raw_tail),
              at = kernels::QsaRope{to_mlx(cos), to_mlx(sin)},
@@ -355,26 +397,34 @@ void register_kernels(nb::module_& parent) {
          const NumPy& pooled,
          int first,
          const kernels::QsaWeights& w) {
-        return Launch{[q = to_mlx(q),
-                       q_gate = to_mlx(q_gate),
-                       index_q = to_mlx(index_q),
-                       keys = to_mlx(keys),
-                       values = to_mlx(values),
-                       pooled = to_mlx(pooled),
-                       first,
-                       w] {
-          auto r = kernels::qsa_attend(
-              q,
-              q_gate,
-              index_q,
-              keys,
-              values,
-              pooled,
-              first,
-              w,
-              kCpu);
-          return std::vector<mx::array>{r.y, r.blocks};
-        }};
+        return Launch{
+            [q = to_mlx(q),
+             proj = rows_of(
+                 {mx::zeros(
+                      {static_cast<int>(q_gate.shape(0)),
+                       2 * w.kv_heads * static_cast<int>(keys.shape(2))},
+                      dtype_of(q_gate),
+                      kCpu),
+                  to_mlx(q_gate)},
+                 1),
+             index_q = to_mlx(index_q),
+             keys = to_mlx(keys),
+             values = to_mlx(values),
+             pooled = to_mlx(pooled),
+             first,
+             w] {
+              auto r = kernels::qsa_attend(
+                  q,
+                  proj,
+                  index_q,
+                  keys,
+                  values,
+                  pooled,
+                  first,
+                  w,
+                  kCpu);
+              return std::vector<mx::array>{r.y, r.blocks};
+            }};
       });
 
   m.def(

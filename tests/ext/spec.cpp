@@ -3,12 +3,14 @@
 
 #include <mlx/ops.h>
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include "arrays.h"
 #include "base/error.h"
 #include "kernels/kernel.h"
 #include "testing.h"
@@ -74,9 +76,52 @@ std::vector<mx::array> arrays(const Inputs& inputs) {
   return out;
 }
 
+/** Launches as calls of `run`(name, template arguments, inputs) -> outputs,
+ *  where they are built: bfloat16 arrays go by their bits. */
+kernels::TextBackend through(nb::callable run) {
+  return [run = std::move(run)](
+             const kernels::KernelSpec& spec,
+             const kernels::TemplateArgs& args,
+             const std::vector<mx::array>& inputs,
+             const kernels::LaunchPlan& plan) {
+    nb::gil_scoped_acquire acquire;
+    nb::list values, arrays;
+    for (const auto& [name, value] : args) {
+      if (auto* type = std::get_if<mx::Dtype>(&value)) {
+        values.append(nb::make_tuple(name, word_of(*type)));
+      } else if (auto* flag = std::get_if<bool>(&value)) {
+        values.append(nb::make_tuple(name, *flag));
+      } else {
+        values.append(nb::make_tuple(name, std::get<int>(value)));
+      }
+    }
+    for (const auto& a : inputs) {
+      arrays.append(to_numpy(a));
+    }
+    nb::list made(run(spec.name, values, arrays));
+    std::vector<mx::array> out;
+    for (size_t i = 0; i < plan.shapes.size(); ++i) {
+      auto a = to_mlx(nb::cast<NumPy>(made[i]));
+      if (a.shape() != plan.shapes[i] || a.dtype() != plan.dtypes[i]) {
+        throw InvalidArgument("[testing.text_backend] outputs of " + spec.name);
+      }
+      out.push_back(a);
+    }
+    return out;
+  };
+}
+
 } // namespace
 
 void register_spec(nb::module_& m) {
+  m.def(
+      "text_backend",
+      [](std::optional<nb::callable> run) {
+        kernels::set_text_backend(
+            run ? through(std::move(*run)) : kernels::TextBackend());
+      },
+      "run"_a.none(),
+      "Sends every launch to `run`, on any device; None ends that.");
   m.def(
       "kernel_text",
       [](const std::string& name) {

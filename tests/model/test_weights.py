@@ -172,7 +172,7 @@ def test_mode_that_is_not_affine_is_refused(checkpoint: Copy) -> None:
         ({"hidden_size": "36"}, "hidden_size is '36', expected an integer"),
         ({"hidden_size": True}, "hidden_size is True"),
         ({"hidden_size": 2**40}, "expected a 32-bit number"),
-        ({"hc_count": 1}, "hc_count is 1, expected more than one stream"),
+        ({"hc_count": 1}, "hc_count is 1, expected 2 to 8 streams"),
         ({"indexer_budget": 18}, "indexer_budget is 18, expected a multiple of indexer_compress_ratio"),
         ({"indexer_kv_heads": 2}, "indexer_kv_heads is 2"),
         ({"linear_num_key_heads": 5}, "multiple of linear_num_key_heads"),

@@ -31,7 +31,9 @@ def cases() -> Iterator[Case]:
     for t, n in product(TYPES, ROWS):
         for bits, group in product((2, 3, 4, 5, 6, 8), (32, 64, 128)):
             yield rows.plain_case("released", t, n, 2560, 16, bits, group)
-        yield rows.plain_case("released", t, n, 10240, 16, 0)
+        yield rows.plain_case("released", t, n, 10240, 16, 0, split=4)
+        yield rows.mix_case("released", t, n, 4, 40, 320, 0)
+        yield rows.mix_case("released", t, n, 4, 40, 320, 4)
         for bits in (0, 4, 8):
             yield rows.glu_case("released", t, n, 640, 8, bits)
             yield rows.gather_case("released", t, True, n, 10, 640, 4, bits)
@@ -46,16 +48,14 @@ def cases() -> Iterator[Case]:
             yield gdn.verify_case(g, t, n, 4, min(n, 4))
             yield hyper.norm_case(g, t, n)
             yield hyper.write_case(g, t, n)
-            yield hyper.read_case(g, t, n)
-            yield hyper.read_case(g, t, n, is_mixer=True)
             yield ple.gate_case(g, t, n)
-            yield ple.conv_case(g, t, n, 4, min(n, 4))
+            yield ple.conv_case(g, t, n)
             yield qsa.heads_case(g, t, n)
-            yield qsa.pool_case(g, t, 3, n)
+            yield qsa.pool_case(g, t, n)
             yield qsa.scores_case(g, t, n, 80, 300)
             yield qsa.attend_case(g, t, n, 290)
             yield qsa.combine_case(g, t, n, 1)
-            yield qsa.rows_case(g, t, n, 290)
+            yield qsa.keys_case(g, t, n)
     for n in ROWS:
         yield qsa.top_case("released", n, 8192, 32000)
         yield sample.row_case("released", n, 248320, 80, 4096)

@@ -7,7 +7,6 @@ import pytest
 from msl.families import gdn, hyper, moe, ple, qsa, rows, sample
 from msl.harness import backend
 from msl.harness.case import Array, Case
-from msl.harness.spec import Kernel
 
 
 def same_bits(a: Array, b: Array) -> None:
@@ -33,7 +32,8 @@ def several(cases: Sequence[Case], *names: str) -> list[Case]:
     return [c for c in many if c.template.get("ROWS", 2) != 1 and "1rows" not in c.shape]
 
 
-PLAIN = several(rows.CASES, "rows_affine", "rows_dense", "rows_glu_affine", "rows_glu_dense")
+PLAIN = several(rows.CASES, *(f"rows{what}_{kind}" for what in ("", "_glu") for kind in ("affine", "dense")))
+MIX = several(rows.CASES, "rows_mix_affine", "rows_mix_dense")
 GATHER = several(rows.CASES, *(f"rows_gather{glu}_{kind}" for glu in ("", "_glu") for kind in ("affine", "dense")))
 
 
@@ -43,6 +43,15 @@ def test_matrix(case: Case) -> None:
     (y,) = launch(case, [x, *w])
     for r in range(len(x)):
         same_bits(launch_row(case, [x[r : r + 1], *w])[0][0], y[r])
+
+
+@pytest.mark.parametrize("case", MIX, ids=lambda c: c.id)
+def test_mix(case: Case) -> None:
+    low, z, *w = case.inputs()
+    u, g = launch(case, case.inputs())
+    for r in range(len(low)):
+        for got, want in zip(launch_row(case, [low[r : r + 1], z[r : r + 1], *w]), (u, g), strict=True):
+            same_bits(got[0], want[r])
 
 
 @pytest.mark.parametrize("case", GATHER, ids=lambda c: c.id)
@@ -100,7 +109,7 @@ def test_gdn_verify_rows(case: Case) -> None:
 
 
 EVERY = [c for f in (hyper, moe, ple, gdn, qsa, sample) for c in f.CASES]
-WHOLE = ("hyper_norm", "hyper_write", "hyper_read", "hyper_mean", "ple_gate", "moe_combine", "gdn_norm", "qsa_combine")
+WHOLE = ("hyper_norm", "hyper_write", "ple_gate", "moe_combine", "gdn_norm", "qsa_combine")
 WHOLE += ("sample_chunks", "sample_row")
 
 
@@ -133,16 +142,16 @@ def test_moe_route(case: Case) -> None:
 
 @pytest.mark.parametrize("case", several(ple.CASES, "ple_conv"), ids=lambda c: c.id)
 def test_ple_conv(case: Case) -> None:
-    x, gated, normed, prev, keep, tail, w = case.inputs()
-    out, _ = launch(case, case.inputs())
-    for r in range(len(x)):
+    gated, normed, _, tail, w = case.inputs()
+    out, last = launch(case, case.inputs())
+    for r in range(len(gated)):
         mine = slice(r, r + 1)
-        row, tail = launch(case, [x[mine], gated[mine], normed[mine], prev, keep, tail, w])
-        prev, keep = normed[mine], np.array([1], np.int32)
+        row, tail = launch(case, [gated[mine], normed[mine], np.array([1], np.int32), tail, w])
         same_bits(row[0], out[r])
+    same_bits(tail, last)
 
 
-POSITIONED = ("qsa_scores", "qsa_top_blocks", "qsa_attend", "qsa_attend_rows")
+POSITIONED = ("qsa_scores", "qsa_top_blocks", "qsa_attend")
 
 
 @pytest.mark.parametrize("case", several(qsa.CASES, *POSITIONED), ids=lambda c: c.id)
@@ -166,7 +175,7 @@ def test_rows_at_a_position(case: Case) -> None:
 def test_qsa_heads(case: Case) -> None:
     *inputs, eps, _ = case.inputs()
     q, k, v, iq, raw = launch(case, case.inputs())
-    norms = {4, 5, 6}
+    norms = {2, 3, 4}
     for r in range(len(q)):
         mine = [a if i in norms else a[r : r + 1] for i, a in enumerate(inputs)]
         row = launch(case, [*mine, eps, np.array([1], np.int32)])
@@ -174,18 +183,3 @@ def test_qsa_heads(case: Case) -> None:
             row, (q[r : r + 1], k[:, r : r + 1], v[:, r : r + 1], iq[r : r + 1], raw[r : r + 1]), strict=True
         ):
             same_bits(got, want)
-
-
-@pytest.mark.parametrize("case", several(qsa.CASES, "qsa_attend_rows"), ids=lambda c: c.id)
-def test_prefill_attends_as_decode_does(case: Case) -> None:
-    """qsa_attend_rows has the bits of qsa_attend and qsa_combine."""
-    q, k, v, chosen, qg, position, capacity = case.inputs()
-    t = case.template
-    n = -(-(t["K"] * t["RATIO"] + t["RATIO"] - 1) // 64)
-
-    def part(kernel: Kernel, inputs: Sequence[Array]) -> list[Array]:
-        template = {name: (t | {"SPLITS": n})[name] for name, _ in kernel.template}
-        return backend.run(kernel, template, inputs).outputs
-
-    parts = part(qsa.KERNELS["qsa_attend"], [q, k, v, chosen, position, capacity])
-    same_bits(part(qsa.KERNELS["qsa_combine"], [*parts, qg])[0], launch(case, case.inputs())[0])

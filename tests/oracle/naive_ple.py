@@ -30,13 +30,13 @@ def gate(
     return gated, norm(gated, norm_conv, count, eps, rnd)
 
 
-def conv(x: Array, gated: Array, history: Array, w: Array, dilation: int, rnd: Round) -> Array:
-    """x + gated + silu(conv) over `history`: the past rows, then these rows, normalised."""
+def conv(gated: Array, history: Array, w: Array, dilation: int, rnd: Round) -> Array:
+    """gated + silu(conv) over `history`: the past rows, then these rows, normalised."""
     past = (len(w) - 1) * dilation
-    total = np.zeros_like(x)
-    for t in range(len(x)):
+    total = np.zeros_like(gated)
+    for t in range(len(gated)):
         for j in range(len(w)):
             total[t] += w[j] * history[t + past - dilation * (len(w) - 1 - j)]
     total = rnd(total)
     total = rnd(total * rnd(1.0 / (1.0 + np.exp(-total))))
-    return rnd(x + rnd(gated + total))
+    return rnd(gated + total)

@@ -11,12 +11,11 @@ from oracle import naive_hyper as naive
 KERNELS = load("hyper")
 EPS = np.array([1e-6], np.float32)
 
-# C, H, low-rank width
-GEOMETRY = {"demo": (4, 256, 40), "ragged": (3, 300, 24), "released": (4, 2560, 328)}
+GEOMETRY = {"demo": (4, 256), "ragged": (3, 300), "released": (4, 2560)}  # C, H
 
 
 def norm_case(geometry: str, dtype: str, rows: int) -> Case:
-    c, h, _ = GEOMETRY[geometry]
+    c, h = GEOMETRY[geometry]
 
     def build(rng: np.random.Generator) -> list[Array]:
         return [normal(rng, dtype, rows, c * h), normal(rng, dtype, c * h), EPS]
@@ -29,7 +28,7 @@ def norm_case(geometry: str, dtype: str, rows: int) -> Case:
 
 
 def write_case(geometry: str, dtype: str, rows: int) -> Case:
-    c, h, _ = GEOMETRY[geometry]
+    c, h = GEOMETRY[geometry]
 
     def build(rng: np.random.Generator) -> list[Array]:
         x, y = normal(rng, dtype, rows, c * h), normal(rng, dtype, rows, h)
@@ -43,26 +42,10 @@ def write_case(geometry: str, dtype: str, rows: int) -> Case:
     return Case(KERNELS["hyper_write"], f"{geometry}-{rows}rows", {"T": dtype, "C": c, "H": h}, build, oracle)
 
 
-def read_case(geometry: str, dtype: str, rows: int, is_mixer: bool = False) -> Case:
-    c, h, low = GEOMETRY[geometry]
-
-    def build(rng: np.random.Generator) -> list[Array]:
-        z, up = normal(rng, dtype, rows, c * h), normal(rng, dtype, rows, c * h)
-        return [z, up] if is_mixer else [z, up, normal(rng, dtype, rows, low)]
-
-    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
-        z, up, *rest = wide(*arrays)
-        u = naive.mix(z, up, c, rounding(dtype))
-        return [u] if is_mixer else [u, naive.inject(rest[0][:, low - 8 : low - 8 + c], rounding(dtype))]
-
-    template = {"T": dtype, "C": c, "H": h} | ({} if is_mixer else {"LOW": low})
-    return Case(KERNELS["hyper_mean" if is_mixer else "hyper_read"], f"{geometry}-{rows}rows", template, build, oracle)
-
-
 CASES = [
     *(
         make(*case)
-        for make in (norm_case, write_case, read_case)
+        for make in (norm_case, write_case)
         for case in (
             ("demo", "bfloat16", 4),
             ("demo", "float32", 2),
@@ -70,6 +53,4 @@ CASES = [
             ("released", "bfloat16", 2),
         )
     ),
-    read_case("ragged", "float32", 3, is_mixer=True),
-    read_case("demo", "bfloat16", 4, is_mixer=True),
 ]

@@ -32,22 +32,22 @@ def gate_case(geometry: str, dtype: str, rows: int) -> Case:
     return Case(KERNELS["ple_gate"], f"{geometry}-{rows}rows", {"T": dtype, "C": c, "H": h}, build, oracle)
 
 
-def conv_case(geometry: str, dtype: str, rows: int, prev: int, keep: int) -> Case:
+def conv_case(geometry: str, dtype: str, rows: int) -> Case:
     c, h = GEOMETRY[geometry]
     w = c * h
 
     def build(rng: np.random.Generator) -> list[Array]:
-        x, gated, normed = (normal(rng, dtype, rows, w) for _ in range(3))
-        before, tail = normal(rng, dtype, prev, w), normal(rng, dtype, PAST, w)
-        return [x, gated, normed, before, np.array([keep], np.int32), tail, normal(rng, "float32", TAPS, w, scale=0.5)]
+        gated, normed = (normal(rng, dtype, rows, w) for _ in range(2))
+        count, tail = np.array([rows], np.int32), normal(rng, dtype, PAST, w)
+        return [gated, normed, count, tail, normal(rng, "float32", TAPS, w, scale=0.5)]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
-        x, gated, normed, before, _, tail, conv_w = wide(*arrays)
-        past = np.concatenate([tail, before[:keep]])[-PAST:]
-        return naive.conv(x, gated, np.concatenate([past, normed]), conv_w, DILATION, rounding(dtype)), past
+        gated, normed, _, tail, conv_w = wide(*arrays)
+        history = np.concatenate([tail, normed])
+        return naive.conv(gated, history, conv_w, DILATION, rounding(dtype)), history[-PAST:]
 
-    name = f"{geometry}-{rows}rows-keep{keep}of{prev}"
-    return Case(KERNELS["ple_conv"], name, {"T": dtype, "W": w, "TAPS": TAPS, "DIL": DILATION}, build, oracle)
+    template = {"T": dtype, "W": w, "TAPS": TAPS, "DIL": DILATION}
+    return Case(KERNELS["ple_conv"], f"{geometry}-{rows}rows", template, build, oracle)
 
 
 CASES = [
@@ -55,8 +55,8 @@ CASES = [
     gate_case("demo", "float32", 1),
     gate_case("ragged", "float32", 3),
     gate_case("released", "bfloat16", 1),
-    conv_case("demo", "bfloat16", 4, 4, 3),
-    conv_case("demo", "float32", 1, 1, 1),
-    conv_case("ragged", "float32", 8, 5, 5),
-    conv_case("released", "bfloat16", 2, 4, 0),
+    conv_case("demo", "bfloat16", 4),
+    conv_case("demo", "float32", 1),
+    conv_case("ragged", "float32", 11),
+    conv_case("released", "bfloat16", 2),
 ]

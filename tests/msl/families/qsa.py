@@ -11,6 +11,7 @@ from oracle import naive_qsa as naive
 KERNELS = load("qsa")
 EPS = np.array([1e-6], np.float32)
 D, DI, NI, RATIO = 256, 128, 4, 4
+PART = 32  # visible tokens of one part of qsa_attend
 
 # HQ, HKV, K
 GEOMETRY = {"demo": (6, 2, 64), "ragged": (4, 2, 5), "released": (24, 2, 512)}
@@ -31,24 +32,24 @@ def heads_case(geometry: str, dtype: str, rows: int) -> Case:
     hq, hkv, _ = GEOMETRY[geometry]
 
     def build(rng: np.random.Generator) -> list[Array]:
-        shapes = [(rows, hq * 2 * D), (rows, hkv * D), (rows, hkv * D), (rows, (NI + 1) * DI), (D,), (D,), (DI,)]
+        shapes = [(rows, (2 * hkv + 2 * hq) * D), (rows, (NI + 1) * DI), (D,), (D,), (DI,)]
         values = [normal(rng, dtype, *s) for s in shapes]
         return [*values, *table(rng, rows, RD[geometry] // 2), EPS, scalar(rows)]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
-        qg, k, v, index, q_norm, k_norm, iq_norm, cosine, sine, eps, _ = wide(*arrays)
+        proj, index, q_norm, k_norm, iq_norm, cosine, sine, eps, _ = wide(*arrays)
         rnd = rounding(dtype)
 
         def rotated(x: Array, norm: Array) -> Array:
             return naive.rope(naive.rms(x, norm, eps[0], rnd), cosine, sine, rnd)
 
-        keys, values = k.reshape(rows, hkv, D), v.reshape(rows, hkv, D)
+        keys, values, asks = np.split(proj.reshape(rows, -1, D), [hkv, 2 * hkv], 1)
         index = index.reshape(rows, NI + 1, DI)
         return [
-            rotated(qg.reshape(rows, hq, 2, D)[:, :, 0], q_norm),
+            rotated(asks[:, ::2], q_norm).reshape(rows, -1),
             rotated(keys, k_norm).transpose(1, 0, 2),
             values.transpose(1, 0, 2),
-            rotated(index[:, :NI], iq_norm),
+            rotated(index[:, :NI], iq_norm).reshape(rows, -1),
             index[:, NI],
         ]
 
@@ -56,16 +57,33 @@ def heads_case(geometry: str, dtype: str, rows: int) -> Case:
     return Case(KERNELS["qsa_heads"], f"{geometry}-{rows}rows", template, build, oracle)
 
 
-def pool_case(geometry: str, dtype: str, first: int, blocks: int) -> Case:
+def keys_case(geometry: str, dtype: str, rows: int) -> Case:
+    """What qsa_heads appends, of the first columns of its rows."""
+    _, hkv, _ = GEOMETRY[geometry]
+    heads = heads_case(geometry, dtype, rows)
+
     def build(rng: np.random.Generator) -> list[Array]:
-        raw = normal(rng, dtype, (first + blocks) * RATIO + 3, DI)
-        tables = table(rng, blocks, RD[geometry] // 2)
-        return [raw, scalar(first), normal(rng, dtype, DI), *tables, EPS, scalar(blocks)]
+        proj, index, _, k_norm, _, *rest = heads.build(rng)
+        return [np.ascontiguousarray(proj[:, : 2 * hkv * D]), index, k_norm, *rest]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
-        raw, _, norm, cosine, sine, eps, _ = wide(*arrays)
-        rows = raw[first * RATIO : (first + blocks) * RATIO]
-        return [naive.pool(rows, norm, RATIO, cosine, sine, eps[0], rounding(dtype))]
+        kv, index, k_norm, *rest = arrays
+        proj = np.concatenate([kv, np.ones((rows, heads.template["HQ"] * 2 * D), kv.dtype)], 1)
+        _, k, v, _, raw = heads.oracle([proj, index, k_norm, k_norm, index[0, :DI], *rest])
+        return k, v, raw
+
+    template = {n: v for n, v in heads.template.items() if n != "HQ"}
+    return Case(KERNELS["qsa_keys"], f"{geometry}-{rows}rows", template, build, oracle)
+
+
+def pool_case(geometry: str, dtype: str, blocks: int) -> Case:
+    def build(rng: np.random.Generator) -> list[Array]:
+        tables = table(rng, blocks, RD[geometry] // 2)
+        return [*tables, normal(rng, dtype, blocks * RATIO, DI), normal(rng, dtype, DI), EPS, scalar(blocks)]
+
+    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
+        cosine, sine, raw, norm, eps, _ = wide(*arrays)
+        return [naive.pool(raw, norm, RATIO, cosine, sine, eps[0], rounding(dtype))]
 
     template = {"T": dtype, "DI": DI, "RD": RD[geometry], "RATIO": RATIO}
     return Case(KERNELS["qsa_pool"], f"{geometry}-{blocks}blocks", template, build, oracle)
@@ -76,14 +94,14 @@ def scores_case(geometry: str, dtype: str, rows: int, blocks: int, position: int
 
     def build(rng: np.random.Generator) -> list[Array]:
         divisor = np.array([np.sqrt(DI)], np.float32)
-        iq, pooled = normal(rng, dtype, rows, NI, DI), normal(rng, dtype, blocks, DI)
+        iq, pooled = normal(rng, dtype, rows, NI * DI), normal(rng, dtype, blocks, DI)
         if zero:
             iq, pooled = -np.abs(iq), np.abs(pooled)
         return [iq, pooled, scalar(position), divisor, scalar(rows), scalar(blocks)]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
         iq, keys, *_ = wide(*arrays)
-        ranks = np.array([naive.scores(q, keys) for q in iq]) - np.arange(blocks) * 1e-12
+        ranks = np.array([naive.scores(q, keys) for q in iq.reshape(rows, NI, DI)]) - np.arange(blocks) * 1e-12
         for r in range(rows):
             ranks[r, (position + r + 1) // RATIO :] = -np.inf
         return [ranks]
@@ -118,7 +136,7 @@ def top_case(geometry: str, rows: int, blocks: int, position: int, tied: bool = 
 
 
 def visible(rng: np.random.Generator, geometry: str, dtype: str, rows: int, position: int) -> list[Array]:
-    """q, k, v, chosen, qg: a cache with room to spare and random chosen blocks."""
+    """q, k, v, chosen: a cache with room to spare and random chosen blocks."""
     hq, hkv, k = GEOMETRY[geometry]
     cap = position + rows + 9
     chosen = np.full((rows, k), -1, np.int32)
@@ -127,11 +145,11 @@ def visible(rng: np.random.Generator, geometry: str, dtype: str, rows: int, posi
         chosen[r, : min(n, k)] = np.sort(rng.permutation(n)[:k])
     keys, values = normal(rng, dtype, hkv, cap, D), normal(rng, dtype, hkv, cap, D)
     keys[:, position + rows :] = np.nan  # stale rows
-    return [normal(rng, dtype, rows, hq, D), keys, values, chosen, normal(rng, dtype, rows, hq * 2 * D)]
+    return [normal(rng, dtype, rows, hq * D), keys, values, chosen]
 
 
 def splits(geometry: str) -> int:
-    return -(-(GEOMETRY[geometry][2] * RATIO + RATIO - 1) // 64)
+    return -(-(GEOMETRY[geometry][2] * RATIO + RATIO - 1) // PART)
 
 
 def attend_case(geometry: str, dtype: str, rows: int, position: int) -> Case:
@@ -139,69 +157,50 @@ def attend_case(geometry: str, dtype: str, rows: int, position: int) -> Case:
     n = splits(geometry)
 
     def build(rng: np.random.Generator) -> list[Array]:
-        *values, _ = visible(rng, geometry, dtype, rows, position)
+        values = visible(rng, geometry, dtype, rows, position)
         return [*values, scalar(position), scalar(values[1].shape[1])]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
         q, keys, values, chosen, *_ = wide(*arrays)
+        q = q.reshape(rows, hq, D)
         acc, stat = np.zeros((rows, hq, n, D)), np.zeros((rows, hq, n, 2))
         stat[..., 0] = -np.inf
         for r in range(rows):
             tokens = naive.visible(chosen[r][chosen[r] >= 0], position + r, RATIO)
             for h in range(hq):
-                for i in range(0, len(tokens), 64):
-                    part, kv = tokens[i : i + 64], h // (hq // hkv)
+                for i in range(0, len(tokens), PART):
+                    part, kv = tokens[i : i + PART], h // (hq // hkv)
                     s = keys[kv][part] @ q[r, h] / np.sqrt(D)
                     p = np.exp(s - s.max())
-                    acc[r, h, i // 64] = p @ values[kv][part]
-                    stat[r, h, i // 64] = s.max(), p.sum()
+                    acc[r, h, i // PART] = p @ values[kv][part]
+                    stat[r, h, i // PART] = s.max(), p.sum()
         return acc, stat
 
     template = {"T": dtype, "HQ": hq, "HKV": hkv, "D": D, "K": k, "RATIO": RATIO, "SPLITS": n}
     return Case(KERNELS["qsa_attend"], f"{geometry}-{rows}rows-at{position}", template, build, oracle)
 
 
-def rows_case(geometry: str, dtype: str, rows: int, position: int) -> Case:
-    hq, hkv, k = GEOMETRY[geometry]
-
-    def build(rng: np.random.Generator) -> list[Array]:
-        values = visible(rng, geometry, dtype, rows, position)
-        return [*values, scalar(position), scalar(values[1].shape[1])]
-
-    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
-        q, keys, values, chosen, qg, *_ = wide(*arrays)
-        gate = qg.reshape(rows, hq, 2, D)[:, :, 1]
-        out = []
-        for r in range(rows):
-            tokens = naive.visible(chosen[r][chosen[r] >= 0], position + r, RATIO)
-            out.append(naive.attend(q[r], gate[r], keys, values, tokens, rounding(dtype)))
-        return [np.array(out)]
-
-    template = {"T": dtype, "HQ": hq, "HKV": hkv, "D": D, "K": k, "RATIO": RATIO}
-    return Case(KERNELS["qsa_attend_rows"], f"{geometry}-{rows}rows-at{position}", template, build, oracle)
-
-
 def combine_case(geometry: str, dtype: str, rows: int, used: int) -> Case:
     """Of the parts only the first `used` hold tokens."""
-    hq, _, _ = GEOMETRY[geometry]
+    hq, hkv, _ = GEOMETRY[geometry]
     n = splits(geometry)
 
     def build(rng: np.random.Generator) -> list[Array]:
         acc, stat = normal(rng, "float32", rows, hq, n, D), normal(rng, "float32", rows, hq, n, 2)
         stat[..., 1] = np.abs(stat[..., 1]) + 1
         acc[:, :, used:], stat[:, :, used:, 0], stat[:, :, used:, 1] = 0, -np.inf, 0
-        return [acc, stat, normal(rng, dtype, rows, hq * 2 * D)]
+        return [acc, stat, normal(rng, dtype, rows, (2 * hkv + 2 * hq) * D)]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
-        acc, stat, qg = wide(*arrays)
+        acc, stat, proj = wide(*arrays)
         weight = np.exp(stat[..., 0] - stat[..., 0].max(-1, keepdims=True))
         total = (weight * stat[..., 1]).sum(-1)[..., None]
         rnd = rounding(dtype)
         out = rnd((weight[..., None] * acc).sum(2) / total)
-        gate = rnd(1.0 / (1.0 + np.exp(-qg.reshape(rows, hq, 2, D)[:, :, 1])))
+        gate = rnd(1.0 / (1.0 + np.exp(-proj.reshape(rows, -1, D)[:, 2 * hkv + 1 :: 2])))
         return [rnd(out * gate).reshape(rows, -1)]
 
-    template = {"T": dtype, "HQ": hq, "D": D, "SPLITS": n}
+    template = {"T": dtype, "HQ": hq, "HKV": hkv, "D": D, "SPLITS": n}
     return Case(KERNELS["qsa_combine"], f"{geometry}-{rows}rows-{used}of{n}", template, build, oracle)
 
 
@@ -209,8 +208,10 @@ CASES = [
     heads_case("demo", "bfloat16", 4),
     heads_case("ragged", "float32", 3),
     heads_case("released", "bfloat16", 1),
-    pool_case("demo", "bfloat16", 3, 2),
-    pool_case("ragged", "float32", 1, 5),
+    keys_case("demo", "bfloat16", 4),
+    keys_case("ragged", "float32", 3),
+    pool_case("demo", "bfloat16", 2),
+    pool_case("ragged", "float32", 5),
     scores_case("demo", "bfloat16", 4, 80, 301),
     scores_case("ragged", "float32", 3, 13, 41),
     scores_case("ragged", "float32", 3, 3, 6),
@@ -230,8 +231,4 @@ CASES = [
     combine_case("demo", "bfloat16", 2, 5),
     combine_case("ragged", "float32", 3, 1),
     combine_case("released", "bfloat16", 1, 30),
-    rows_case("demo", "bfloat16", 2, 299),
-    rows_case("ragged", "float32", 5, 37),
-    rows_case("ragged", "float32", 3, 0),
-    rows_case("ragged", "float32", 1, 37),
 ]

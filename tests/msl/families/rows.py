@@ -6,6 +6,7 @@ import numpy as np
 from msl.harness.case import Array, Case, normal, rounding, wide
 from msl.harness.spec import load
 
+from oracle import naive_hyper
 from oracle import naive_rows as naive
 
 KERNELS = load("rows")
@@ -31,8 +32,8 @@ def packed(rng: np.random.Generator, dtype: str, bits: int, group: int, *shape: 
 def plain_case(
     shape: str, dtype: str, rows: int, n_in: int, n_out: int, bits: int, group: int = 64, **more: int
 ) -> Case:
-    """`bits` 0 is a dense matrix. `more`: outs, n_silu, div."""
-    outs, n_silu, div = more.get("outs", 2), more.get("n_silu", 0), more.get("div", 1)
+    """`bits` 0 is a dense matrix. `more`: outs, n_silu, div, split."""
+    outs, n_silu, div, split = (more.get(k, v) for k, v in (("outs", 2), ("n_silu", 0), ("div", 1), ("split", 1)))
 
     def build(rng: np.random.Generator) -> list[Array]:
         x = normal(rng, dtype, rows, n_in)
@@ -44,10 +45,10 @@ def plain_case(
         x, *w = wide(*arrays)
         return [naive.plain(x, naive.affine(*w, bits) if bits else w[0], n_silu, div, rounding(dtype))]
 
-    template = {"T": dtype, "ROWS": rows, "IN": n_in, "OUT": n_out}
+    template = {"T": dtype, "W": dtype, "ROWS": rows, "IN": n_in, "OUT": n_out}
     if bits:
         template |= {"BITS": bits, "GROUP": group}
-    template |= {"LANES": lanes(n_in // (32 if bits else 8)), "OUTS": outs, "SILU": n_silu, "DIV": div}
+    template |= {"LANES": lanes(n_in // (32 if bits else 8)), "SPLIT": split, "OUTS": outs, "SILU": n_silu, "DIV": div}
     name = f"{shape}-{rows}x{n_in}x{n_out}" + (f"-{bits}bit{group}" if bits else "")
     return Case(KERNELS["rows_affine" if bits else "rows_dense"], name, template, build, oracle)
 
@@ -64,7 +65,7 @@ def glu_case(shape: str, dtype: str, rows: int, n_in: int, n_out: int, bits: int
         gate, up = (naive.affine(*w[:3], bits), naive.affine(*w[3:], bits)) if bits else w
         return [naive.glu(x, gate, up, rounding(dtype))]
 
-    template = {"T": dtype, "ROWS": rows, "IN": n_in, "OUT": n_out}
+    template = {"T": dtype, "W": dtype, "ROWS": rows, "IN": n_in, "OUT": n_out}
     if bits:
         template |= {"BITS": bits, "GROUP": group}
     template |= {"LANES": lanes(n_in // (32 if bits else 8)), "OUTS": 2}
@@ -108,13 +109,33 @@ def gather_case(
                 out[pair] = rnd(rnd(x[pair] @ matrices[0][e].T) * rest[0].ravel()[pair])
         return [out]
 
-    template = {"T": dtype, "ROWS": rows, "K": k, "IN": n_in, "OUT": n_out}
+    template = {"T": dtype, "W": dtype, "ROWS": rows, "K": k, "IN": n_in, "OUT": n_out}
     if bits:
         template |= {"BITS": bits, "GROUP": group}
     template |= {"LANES": lanes(n_in // (32 if bits else 8)), "OUTS": 2}
     name = f"rows_gather{'_glu' * glu}_{'affine' if bits else 'dense'}"
     tag = f"{shape}-{rows}rows{k}of{experts}x{n_in}x{n_out}" + (f"-{bits}bit{group}" if bits else "")
     return Case(KERNELS[name], tag, template, build, oracle)
+
+
+def mix_case(shape: str, dtype: str, rows: int, c: int, h: int, rank: int, bits: int, group: int = 32) -> Case:
+    def build(rng: np.random.Generator) -> list[Array]:
+        low, z = normal(rng, dtype, rows, rank + 8), normal(rng, dtype, rows, c * h)
+        up = [normal(rng, dtype, c * h, rank, scale=rank**-0.5)]
+        return [low, z, *(packed(rng, dtype, bits, group, c * h, rank) if bits else up)]
+
+    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
+        low, z, *w = wide(*arrays)
+        rnd = rounding(dtype)
+        up = rnd(low[:, :rank] @ (naive.affine(*w, bits) if bits else w[0]).T)
+        return [naive_hyper.mix(z, up, c, rnd), naive_hyper.inject(low[:, rank : rank + c], rnd)]
+
+    template = {"T": dtype, "W": dtype, "ROWS": rows, "R": rank, "H": h, "C": c}
+    if bits:
+        template |= {"BITS": bits, "GROUP": group}
+    template |= {"LANES": lanes(rank // (32 if bits else 8))}
+    name = f"{shape}-{rows}rows{c}x{h}x{rank}" + (f"-{bits}bit{group}" if bits else "")
+    return Case(KERNELS["rows_mix_affine" if bits else "rows_mix_dense"], name, template, build, oracle)
 
 
 def naive_weights(rng: np.random.Generator, dtype: str, rows: int, k: int) -> Array:
@@ -133,7 +154,13 @@ CASES = [
     plain_case("ragged", "float32", 8, 96, 7, 0, outs=1),
     plain_case("demo", "bfloat16", 4, 1024, 36, 0, n_silu=32, div=4),
     plain_case("demo", "float32", 1, 32, 64, 0),
-    plain_case("released", "bfloat16", 2, 10240, 12, 0, n_silu=8, div=4, outs=1),
+    plain_case("released", "bfloat16", 2, 10240, 12, 0, n_silu=8, div=4, outs=1, split=4),
+    plain_case("ragged", "float32", 3, 256, 13, 4, 32, split=4),
+    plain_case("ragged", "float32", 2, 96, 9, 0, split=2),
+    mix_case("demo", "bfloat16", 4, 4, 256, 32, 0),
+    mix_case("ragged", "float32", 3, 3, 45, 24, 0),
+    mix_case("ragged", "float32", 8, 3, 45, 64, 4),
+    mix_case("released", "bfloat16", 1, 4, 2560, 320, 0),
     glu_case("ragged", "float32", 3, 128, 5, 4, 32),
     glu_case("demo", "bfloat16", 4, 256, 128, 4),
     glu_case("ragged", "float32", 3, 64, 5, 0),

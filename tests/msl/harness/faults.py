@@ -86,9 +86,9 @@ def _matches(pattern: re.Pattern[str], kernel: Kernel) -> Iterator[re.Match[str]
 
 def _functions(text: str) -> Iterator[tuple[str, slice]]:
     """Name and body of each function of a file."""
-    for m in re.finditer(r"^METAL_FUNC [\w ]+?(\w+)\(", text, re.M):
+    for m in re.finditer(r"^( *)METAL_FUNC [\w ]+?(\w+)\(", text, re.M):
         begin = text.index("{", m.end())
-        yield m[1], slice(begin, text.index("\n}\n", begin))
+        yield m[2], slice(begin, text.index(f"\n{m[1]}}}\n", begin))
 
 
 def _changed(kernel: Kernel, m: re.Match[str], by: str, what: str, end: int = -1) -> Fault:
