@@ -1,4 +1,5 @@
 // A weight matrix times 1..8 rows: each weight is read once for all rows.
+// The file is over 400 lines: ten kernels share one inner product.
 //
 // LANES lanes share an output, and SPLIT simdgroups; each takes every
 // LANES*SPLIT-th chunk of the input (32 codes of an affine matrix, 8 dense
@@ -9,8 +10,6 @@
 // Affine: code k of a row stands at bit k*BITS, low bits first; weight =
 // scale*code + bias of its group. W is the type of dense weights, scales and
 // biases, T that of rows.
-//
-// The file is over 400 lines: ten kernels share one inner product.
 
 // N words as far as possible in 16-byte loads; the address is a multiple of
 // the largest power of two that divides 4*N bytes.

@@ -20,7 +20,7 @@ namespace qwenmtp::state {
 struct GdnState {
   mx::array conv;  // [kernel - 1, channels], pre-convolution, oldest row first
   mx::array delta; // [Hv, Dv, Dk] float32
-  std::vector<mx::array> waiting; // what the kernel keeps of its last rows
+  std::vector<mx::array> waiting = {}; // what the kernel keeps of its last rows
   int keep = 0;
 };
 
