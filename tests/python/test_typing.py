@@ -50,8 +50,11 @@ def test_pyright_takes_it(tmp_path: Path) -> None:
     (tmp_path / "pyrightconfig.json").write_text(
         f'{{"typeCheckingMode": "strict", "extraPaths": ["{PACKAGE}"], "include": ["{SCRIPT.name}"]}}'
     )
-    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", str(tmp_path)]
     env = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    pyright = [sys.executable, "-m", "pyright"]
+    if subprocess.run([*pyright, "--version"], env=env, capture_output=True, check=False).returncode:
+        pytest.skip("pyright's own program, which its wheel fetches from npm, is not to be had here")
+    command = [*pyright, "--pythonpath", sys.executable, "-p", str(tmp_path)]
     run = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert run.stdout.startswith("0 errors, 0 warnings"), run.stdout
 

@@ -51,14 +51,14 @@ def weakened_barriers(kernel: Kernel) -> Iterator[Fault]:
 
 
 def divergent_simd_calls(kernel: Kernel) -> Iterator[Fault]:
-    """Each simdgroup call, skipped by lane 31."""
+    """Each simdgroup call, skipped by lane 31 of the harness."""
     for m in _matches(_SIMD_CALL, kernel):
         end, depth = m.end(), 1
         while depth:
             depth += {"(": 1, ")": -1}.get(m.string[end], 0)
             end += 1
         call = m.string[m.start() : end]
-        yield _changed(kernel, m, f"(lane < 31 ? {call} : 0)", f"lane 31 skips {m[0]})", end)
+        yield _changed(kernel, m, f"(msl_lane() < 31 ? {call} : 0)", f"lane 31 skips {m[0]})", end)
 
 
 def short_arrays(kernel: Kernel) -> Iterator[Fault]:
