@@ -6,7 +6,7 @@ python benchmarks/bench_checkpoint.py [--tokens 32768] [--dir DIR] [--repeats 5]
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "python"))  # behind an installed one
 from qwenmtp.cli import main
 
 if __name__ == "__main__":

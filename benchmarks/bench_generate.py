@@ -7,7 +7,7 @@ python benchmarks/bench_generate.py [--model DIR] [--json] [--tokens N] [--repea
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "python"))  # behind an installed one
 from qwenmtp.cli import main
 
 DEMO = Path(__file__).resolve().parent.parent / "models" / "demo"

@@ -9,7 +9,7 @@ from pathlib import Path
 from worker import Stream, serve
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python"))
+sys.path.append(str(ROOT / "python"))  # behind an installed one
 import qwenmtp  # noqa: E402
 
 MORE_THAN_ASKED = 4096

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import qwenmtp
 from qwenmtp import InvalidRequest
 from qwenmtp.bench import receipts as r
 from qwenmtp.bench.timing import interleaved, result
@@ -21,7 +22,7 @@ DEMO = ROOT / "models" / "demo"
 
 
 def run(script: str, *arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), **variables}
+    env = {**os.environ, "PYTHONPATH": str(Path(qwenmtp.__file__).parents[1]), **variables}
     command = [sys.executable, str(TOOLS / script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
 

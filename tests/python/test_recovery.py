@@ -128,7 +128,7 @@ def test_the_command_goes_on_in_another_process(
         return dict(json.loads(capsys.readouterr().out))
 
     def there(*argv: str) -> dict[str, Any]:
-        env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+        env = {**os.environ, "PYTHONPATH": str(Path(qwenmtp.__file__).parents[1])}
         command = [sys.executable, "-m", "qwenmtp", *common, *sampler, *argv]
         return dict(json.loads(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python"))  # behind an installed one
 import _qwenmtp_testing as core
 
 ROOT = Path(__file__).resolve().parents[2]
