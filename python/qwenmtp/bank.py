@@ -257,10 +257,10 @@ class SessionBank:
                 self._evict(entry, "closed")
 
     def _purge(self) -> None:
-        while self._gone:
-            gone = self._gone.popleft()
-            for entry in self._free(lambda e, gone=gone: e.session == gone):  # type: ignore[misc]
-                self._evict(entry, "session_gone")
+        gone = {self._gone.popleft() for _ in range(len(self._gone))}
+        for entry in self._free(lambda e: e.session in gone):
+            self._evict(entry, "session_gone")
+        self._gone.extend({e.session for e in self._entries} & gone)  # held; they go later
         ttl = self.limits.idle_ttl_s
         if ttl > 0:
             before = self._clock() - ttl

@@ -117,6 +117,15 @@ def test_a_private_entry_serves_its_session_alone() -> None:
     assert left(b) == []
 
 
+def test_the_entry_of_a_session_that_went_goes_once_nobody_holds_it() -> None:
+    b = bank()
+    with b.held(put(b, "a", range(6))):
+        b.forget("a")
+        assert left(b) == [("a", 6)]
+    assert left(b) == []
+    assert reasons(b) == ["session_gone"]
+
+
 def test_a_leased_entry_is_nobodys_and_stays() -> None:
     b = bank(max_entries=1)
     entry = put(b, "a", range(6))
