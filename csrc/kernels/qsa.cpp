@@ -197,16 +197,11 @@ QsaPrepared qsa_prepare(
 }
 
 QsaOutput qsa_attend(
-    const array& q,
-    const array& proj,
-    const array& index_q,
-    const array& keys,
-    const array& values,
-    const array& pooled,
-    int first,
+    const QsaQueries& in,
     const QsaWeights& w,
     mx::StreamOrDevice s) {
   const char* where = "qsa_attend";
+  const auto& [q, proj, index_q, keys, values, pooled, first] = in;
   const int n = q.shape(0);
   const int dim = w.q_norm.shape(0), index_dim = w.index_q_norm.shape(0);
   check_activation(where, q);
@@ -227,12 +222,12 @@ QsaOutput qsa_attend(
         " keys and " + std::to_string(pooled.shape(0)) + " pooled keys");
   }
   if (runs_text(s)) {
-    return qsa_text_attend(q, proj, index_q, keys, values, pooled, first, w, s);
+    return qsa_text_attend(in, w, s);
   }
   auto bind = [form = form_of(w, first)](
-                  const std::vector<array>& in,
+                  const std::vector<array>& inputs,
                   std::vector<array>& out) {
-    return bind_attend(form, in, out);
+    return bind_attend(form, inputs, out);
   };
   auto out = cpu_node(
       where,

@@ -54,26 +54,29 @@ QsaPrepared qsa_prepare(
     const QsaWeights& w,
     mlx::core::StreamOrDevice s = {});
 
+/** Rows at positions first .. first + n - 1 and the caches that hold them. */
+struct QsaQueries {
+  array q;       // [n, Hq * D], of qsa_prepare
+  array proj;    // as QsaRows: the gates
+  array index_q; // [n, Hi * Di], of qsa_prepare
+  array keys;    // [Hkv, >= first + n, D]
+  array values;  // like keys
+  array pooled;  // [>= (first + n) / ratio, Di]
+  int first = 0;
+};
+
 struct QsaOutput {
   array y;      // [n, Hq * D], gated
   array blocks; // [n, budget_blocks] int32: blocks seen, ascending, -1 behind
                 // the last
 };
 
-/** Attention of the rows at positions first .. first + n - 1 over caches that
- * hold them: keys, values [Hkv, >= first + n, D], pooled [>= (first + n) /
- * ratio, Di]. Row p sees the budget_blocks best of its (p + 1) / ratio complete
- * blocks, by float32 score less 1e-12 a block, the larger id among equals, and
- * its incomplete block. Caches may be longer; nothing behind row p is read for
- * it. */
+/** Attention of the rows. Row p sees the budget_blocks best of its (p + 1) /
+ * ratio complete blocks, by float32 score less 1e-12 a block, the larger id
+ * among equals, and its incomplete block. Caches may be longer; nothing behind
+ * row p is read for it. */
 QsaOutput qsa_attend(
-    const array& q,
-    const array& proj, // of qsa_prepare: the gates
-    const array& index_q,
-    const array& keys,
-    const array& values,
-    const array& pooled,
-    int first,
+    const QsaQueries& rows,
     const QsaWeights& w,
     mlx::core::StreamOrDevice s = {});
 

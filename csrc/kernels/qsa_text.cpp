@@ -18,26 +18,22 @@ constexpr int kTextPart = 32;
 constexpr int kTextAttendRows = 64;
 
 QsaOutput text_attend(
-    const array& q,
-    const array& proj,
-    const array& index_q,
-    const array& keys,
-    const array& values,
-    const array& pooled,
-    int first,
+    const QsaQueries& in,
     const QsaWeights& w,
     mx::StreamOrDevice s) {
   const int dim = w.q_norm.shape(0), index_dim = w.index_q_norm.shape(0);
   const int most = w.budget_blocks * w.ratio + w.ratio - 1;
   const int splits = (most + kTextPart - 1) / kTextPart;
-  const int n = q.shape(0), n_blocks = pooled.shape(0);
-  const std::pair<std::string, mx::fast::TemplateArg> type = {"T", q.dtype()};
+  const int n = in.q.shape(0), n_blocks = in.pooled.shape(0);
+  const std::pair<std::string, mx::fast::TemplateArg> type = {
+      "T",
+      in.q.dtype()};
   auto rank = text_node(
       "qsa_scores",
       {type, {"NI", w.index_heads}, {"DI", index_dim}, {"RATIO", w.ratio}},
-      {index_q,
-       pooled,
-       scalar(first),
+      {in.index_q,
+       in.pooled,
+       scalar(in.first),
        scalar(std::sqrt(static_cast<float>(index_dim))),
        scalar(n),
        scalar(n_blocks)},
@@ -45,7 +41,7 @@ QsaOutput text_attend(
   auto chosen = text_node(
       "qsa_top_blocks",
       {{"K", w.budget_blocks}, {"RATIO", w.ratio}},
-      {rank, scalar(first), scalar(n_blocks)},
+      {rank, scalar(in.first), scalar(n_blocks)},
       s)[0];
   auto parts = text_node(
       "qsa_attend",
@@ -56,7 +52,12 @@ QsaOutput text_attend(
        {"K", w.budget_blocks},
        {"RATIO", w.ratio},
        {"SPLITS", splits}},
-      {q, keys, values, chosen, scalar(first), scalar(keys.shape(1))},
+      {in.q,
+       in.keys,
+       in.values,
+       chosen,
+       scalar(in.first),
+       scalar(in.keys.shape(1))},
       s);
   auto y = text_node(
       "qsa_combine",
@@ -65,7 +66,7 @@ QsaOutput text_attend(
        {"HKV", w.kv_heads},
        {"D", dim},
        {"SPLITS", splits}},
-      {parts[0], parts[1], proj},
+      {parts[0], parts[1], in.proj},
       s)[0];
   return {y, chosen};
 }
@@ -130,27 +131,21 @@ QsaPrepared qsa_text_prepare(
 }
 
 QsaOutput qsa_text_attend(
-    const array& q,
-    const array& proj,
-    const array& index_q,
-    const array& keys,
-    const array& values,
-    const array& pooled,
-    int first,
+    const QsaQueries& in,
     const QsaWeights& w,
     mx::StreamOrDevice s) {
   std::vector<array> y, blocks;
-  for (int begin = 0; begin < q.shape(0); begin += kTextAttendRows) {
-    const int end = std::min(begin + kTextAttendRows, q.shape(0));
+  for (int begin = 0; begin < in.q.shape(0); begin += kTextAttendRows) {
+    const int end = std::min(begin + kTextAttendRows, in.q.shape(0));
     auto part = [&](const array& a) { return rows_between(a, begin, end, s); };
     auto out = text_attend(
-        part(q),
-        part(proj),
-        part(index_q),
-        keys,
-        values,
-        pooled,
-        first + begin,
+        {part(in.q),
+         part(in.proj),
+         part(in.index_q),
+         in.keys,
+         in.values,
+         in.pooled,
+         in.first + begin},
         w,
         s);
     y.push_back(out.y);

@@ -17,13 +17,7 @@ QsaPrepared qsa_text_prepare(
     mlx::core::StreamOrDevice s);
 
 QsaOutput qsa_text_attend(
-    const array& q,
-    const array& proj,
-    const array& index_q,
-    const array& keys,
-    const array& values,
-    const array& pooled,
-    int first,
+    const QsaQueries& rows,
     const QsaWeights& w,
     mlx::core::StreamOrDevice s);
 

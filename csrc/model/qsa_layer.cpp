@@ -112,13 +112,13 @@ mx::array QsaLayer::forward(
   auto rows = prepare({in[0], in[1]}, at, cache, weights_);
   append(rows, cache);
   auto r = kernels::qsa_attend(
-      *rows.q,
-      in[0],
-      *rows.index_q,
-      cache.key_rows(),
-      cache.value_rows(),
-      cache.pooled_rows(),
-      first,
+      {*rows.q,
+       in[0],
+       *rows.index_q,
+       cache.key_rows(),
+       cache.value_rows(),
+       cache.pooled_rows(),
+       first},
       weights_);
   if (trace.on()) {
     trace("select", visible_rows(r.blocks, first, cache.len(), weights_.ratio));

@@ -1,20 +1,16 @@
-/** The launchers of csrc/kernels over numpy arrays, on the CPU. */
-#include <chrono>
-#include <functional>
-
+/** The launchers of csrc/kernels over numpy arrays, on the CPU; those of the
+ *  token mixers are in mixers.cpp. */
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "arrays.h"
-#include "kernels/gdn.h"
 #include "kernels/hyper.h"
 #include "kernels/moe.h"
 #include "kernels/ple.h"
 #include "kernels/pool.h"
-#include "kernels/qsa.h"
 #include "kernels/rows.h"
+#include "launch.h"
 #include "testing.h"
 
 namespace nb = nanobind;
@@ -37,12 +33,6 @@ Matrix matrix(const nb::tuple& t) {
     m.group = nb::cast<int>(t[4]);
   }
   return m;
-}
-
-constexpr auto kCpu = mx::Device::cpu;
-
-mx::array rows_of(std::vector<mx::array> parts, int axis) {
-  return mx::concatenate(std::move(parts), axis, kCpu);
 }
 
 /** Matrices of one form and some zero rows as one matrix. */
@@ -94,34 +84,6 @@ void push_read(std::vector<mx::array>& out, const kernels::HyperRead& read) {
     out.push_back(*read.inject);
   }
 }
-
-/** A launch with its arguments: run() gives the outputs, seconds(n) the time of
- * n such nodes in one evaluation. */
-struct Launch {
-  std::function<std::vector<mx::array>()> build;
-
-  nb::list run() const {
-    nb::list out;
-    for (const mx::array& a : build()) {
-      out.append(to_numpy(a));
-    }
-    return out;
-  }
-
-  double seconds(int repeats) const {
-    auto start = std::chrono::steady_clock::now();
-    std::vector<mx::array> outputs;
-    for (int i = 0; i < repeats; ++i) {
-      for (mx::array& a : build()) {
-        outputs.push_back(std::move(a));
-      }
-    }
-    mx::eval(outputs);
-    return std::chrono::duration<double>(
-               std::chrono::steady_clock::now() - start)
-        .count();
-  }
-};
 
 /** The same product by MLX's own operators, for comparison in one run. */
 mx::array stock_product(const mx::array& x, const Matrix& m) {
@@ -239,80 +201,6 @@ void register_kernels(nb::module_& parent) {
       "streams"_a,
       "eps"_a);
 
-  nb::class_<kernels::GdnWeights>(m, "GdnWeights")
-      .def(
-          "__init__",
-          [](kernels::GdnWeights* self,
-             const NumPy& taps,
-             const NumPy& decay_rate,
-             const NumPy& dt_bias,
-             const NumPy& norm,
-             int hk,
-             int hv,
-             int dk,
-             int dv,
-             float eps) {
-            new (self) kernels::GdnWeights{
-                to_mlx(taps),
-                to_mlx(decay_rate),
-                to_mlx(dt_bias),
-                to_mlx(norm),
-                hk,
-                hv,
-                dk,
-                dv,
-                eps};
-          });
-  m.def(
-      "gdn",
-      [](const NumPy& qkv,
-         const NumPy& a,
-         const NumPy& b,
-         const NumPy& z,
-         const NumPy& conv,
-         const NumPy& delta,
-         const kernels::GdnWeights& w) {
-        return Launch{
-            [proj = rows_of({to_mlx(qkv), to_mlx(z), to_mlx(a), to_mlx(b)}, 1),
-             states = kernels::GdnStates{to_mlx(conv), to_mlx(delta), {}, 0},
-             w] {
-              auto r = kernels::gdn(proj, states, w, kCpu);
-              auto after = kernels::gdn_settled(r.states, w, kCpu);
-              return std::vector<mx::array>{r.y, after.conv, after.delta};
-            }};
-      });
-  m.def(
-      "gdn_commit",
-      [](const NumPy& qkv,
-         const NumPy& a,
-         const NumPy& b,
-         int keep,
-         const NumPy& conv,
-         const NumPy& delta,
-         const kernels::GdnWeights& w) {
-        return Launch{
-            [proj = rows_of(
-                 {to_mlx(qkv),
-                  mx::zeros(
-                      {static_cast<int>(a.shape(0)),
-                       w.value_heads * w.value_dim},
-                      dtype_of(qkv),
-                      kCpu),
-                  to_mlx(a),
-                  to_mlx(b)},
-                 1),
-             keep,
-             states = kernels::GdnStates{to_mlx(conv), to_mlx(delta), {}, 0},
-             w] {
-              auto before = kernels::gdn(proj, states, w, kCpu).before;
-              auto r = kernels::gdn_settled(
-                  kernels::gdn_commit(before, keep, w, kCpu),
-                  w,
-                  kCpu);
-              return std::vector<mx::array>{r.conv, r.delta};
-            }};
-      });
-
   m.def("moe", [](const NumPy& u, const std::vector<nb::tuple>& w, int top_k) {
     kernels::MoeWeights weights{
         matrix(w.at(0)),
@@ -329,103 +217,6 @@ void register_kernels(nb::module_& parent) {
       return std::vector<mx::array>{r.y, r.ids, r.weights};
     }};
   });
-
-  nb::class_<kernels::QsaWeights>(m, "QsaWeights")
-      .def(
-          "__init__",
-          [](kernels::QsaWeights* self,
-             const NumPy& q_norm,
-             const NumPy& k_norm,
-             const NumPy& index_q_norm,
-             const NumPy& index_k_norm,
-             int heads,
-             int kv_heads,
-             int index_heads,
-             int ratio,
-             int budget_blocks,
-             float eps) {
-            new (self) kernels::QsaWeights{
-                to_mlx(q_norm),
-                to_mlx(k_norm),
-                to_mlx(index_q_norm),
-                to_mlx(index_k_norm),
-                heads,
-                kv_heads,
-                index_heads,
-                ratio,
-                budget_blocks,
-                eps};
-          });
-  m.def(
-      "qsa_prepare",
-      [](const NumPy& q_gate,
-         const NumPy& k,
-         const NumPy& v,
-         const NumPy& index,
-         const NumPy& raw_tail,
-         const NumPy& cos,
-         const NumPy& sin,
-         const NumPy& block_cos,
-         const NumPy& block_sin,
-         const kernels::QsaWeights& w) {
-        return Launch{
-            [rows =
-                 kernels::QsaRows{
-                     rows_of({to_mlx(k), to_mlx(v), to_mlx(q_gate)}, 1),
-                     to_mlx(index)},
-             tail = to_mlx(raw_tail),
-             at = kernels::QsaRope{to_mlx(cos), to_mlx(sin)},
-             blocks = kernels::QsaRope{to_mlx(block_cos), to_mlx(block_sin)},
-             w] {
-              auto r = kernels::qsa_prepare(rows, tail, at, blocks, w, kCpu);
-              return std::vector<mx::array>{
-                  r.k,
-                  r.v,
-                  r.raw,
-                  r.pooled,
-                  *r.q,
-                  *r.index_q};
-            }};
-      });
-  m.def(
-      "qsa_attend",
-      [](const NumPy& q,
-         const NumPy& q_gate,
-         const NumPy& index_q,
-         const NumPy& keys,
-         const NumPy& values,
-         const NumPy& pooled,
-         int first,
-         const kernels::QsaWeights& w) {
-        return Launch{
-            [q = to_mlx(q),
-             proj = rows_of(
-                 {mx::zeros(
-                      {static_cast<int>(q_gate.shape(0)),
-                       2 * w.kv_heads * static_cast<int>(keys.shape(2))},
-                      dtype_of(q_gate),
-                      kCpu),
-                  to_mlx(q_gate)},
-                 1),
-             index_q = to_mlx(index_q),
-             keys = to_mlx(keys),
-             values = to_mlx(values),
-             pooled = to_mlx(pooled),
-             first,
-             w] {
-              auto r = kernels::qsa_attend(
-                  q,
-                  proj,
-                  index_q,
-                  keys,
-                  values,
-                  pooled,
-                  first,
-                  w,
-                  kCpu);
-              return std::vector<mx::array>{r.y, r.blocks};
-            }};
-      });
 
   m.def(
       "ple",
@@ -455,6 +246,7 @@ void register_kernels(nb::module_& parent) {
           return std::vector<mx::array>{r.added, r.normed, r.conv};
         }};
       });
+  register_mixers(m);
 }
 
 } // namespace qwenmtp::testing
