@@ -22,14 +22,12 @@ from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-if (HERE.parent / "python" / "qwenmtp" / "_build.py").exists():  # a developer build, else the installed package
-    sys.path.insert(0, str(HERE.parent / "python"))
-import qwenmtp  # noqa: E402
-from qwenmtp.bench.moved import token_ids  # noqa: E402
-from qwenmtp.bench.plot import lines  # noqa: E402
-from qwenmtp.bench.timing import environment  # noqa: E402
-from qwenmtp.terminal import human_bytes, table  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parent.parent / "python"))  # behind an installed one
+import qwenmtp
+from qwenmtp.bench.moved import token_ids
+from qwenmtp.bench.plot import lines
+from qwenmtp.bench.timing import environment
+from qwenmtp.terminal import human_bytes, table
 
 GREEDY = qwenmtp.SamplingParams(temperature=0)
 TOKENS = 32
@@ -111,7 +109,7 @@ def prefill(model: qwenmtp.Model, lengths: list[int], repeats: int) -> dict[str,
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=HERE.parent / "models" / "demo")
+    parser.add_argument("--model", type=Path, default=Path(__file__).resolve().parents[1] / "models" / "demo")
     parser.add_argument("--contexts", default="4096,8192,16384,32640")
     parser.add_argument("--prompts", default="512,1024,2048,4096,8192,16384")
     parser.add_argument("--repeats", type=int, default=5)

@@ -20,13 +20,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-if (HERE.parent / "python" / "qwenmtp" / "_build.py").exists():  # a developer build, else the installed package
-    sys.path.insert(0, str(HERE.parent / "python"))
-from qwenmtp.bench.timing import BenchResult, environment, read_bandwidth, result, write_csv  # noqa: E402
-from qwenmtp.terminal import table  # noqa: E402
-from qwenmtp.text_files import read_text_files  # noqa: E402
-from qwenmtp.tokenizer import Tokenizer  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parent.parent / "python"))  # behind an installed one
+from qwenmtp.bench.timing import BenchResult, environment, read_bandwidth, result, write_csv
+from qwenmtp.terminal import table
+from qwenmtp.text_files import read_text_files
+from qwenmtp.tokenizer import Tokenizer
 
 OWN = "qwenmtp"
 ENGINES = {
@@ -49,7 +47,7 @@ class Engine:
     def __init__(self, name: str, envs: Path, checkpoint: Path, work: Path):
         script, env = ENGINES[name]
         python = sys.executable if env is None else str(envs / env / "bin" / "python")
-        command = [python, str(HERE / "peers" / script), str(checkpoint), str(work)]
+        command = [python, str(Path(__file__).resolve().parent / "peers" / script), str(checkpoint), str(work)]
         variables = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         self.name = name
         self._log = (work / f"{name}.log").open("w")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from worker import Stream, serve
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "python"))  # behind an installed one
-import qwenmtp  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python"))  # behind an installed one
+import qwenmtp
 
 MORE_THAN_ASKED = 4096
 
@@ -30,7 +29,7 @@ def opened(path: Path) -> Stream:
 def main() -> None:
     checkpoint = Path(sys.argv[1])
     forms = {"bf16 weights, float32": lambda: opened(checkpoint)}
-    pack = ROOT / "models" / "demo"
+    pack = Path(__file__).resolve().parents[2] / "models" / "demo"
     if checkpoint.name == "demo-model":
         forms["8-bit pack, float32"] = lambda: opened(pack)
     serve(qwenmtp.__version__, forms)

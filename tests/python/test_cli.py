@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -239,33 +238,16 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert process.returncode == 1
 
 
-class Terminal:
-    """A stream that says it is one."""
-
-    def __init__(self, live: bool):
-        self.live, self.text = live, ""
-
-    def isatty(self) -> bool:
-        return self.live
-
-    def write(self, text: str) -> int:
-        self.text += text
-        return len(text)
-
-    def flush(self) -> None:
-        time.sleep(0)
-
-
-def test_progress_shows_on_a_terminal_and_leaves_no_trace() -> None:
-    terminal: Any = Terminal(True)
+def test_progress_shows_on_a_terminal_and_leaves_no_trace(stream: Any) -> None:
+    terminal: Any = stream(True)
     with ProgressLine("reading", terminal) as line:
         line(1, 4)
         assert "25%" in terminal.text
     assert terminal.text.endswith("\r\x1b[K")
 
 
-def test_progress_says_nothing_on_a_pipe() -> None:
-    pipe: Any = Terminal(False)
+def test_progress_says_nothing_on_a_pipe(stream: Any) -> None:
+    pipe: Any = stream(False)
     with ProgressLine("reading", pipe) as line:
         line(1, 4)
     assert pipe.text == ""

@@ -25,22 +25,6 @@ COMMANDS = completion.subparsers(parser())
 ENV = {**os.environ, "PYTHONPATH": str(Path(qwenmtp.__file__).parents[1])}
 
 
-class Stream:
-    """Text written to a terminal, or to none."""
-
-    def __init__(self, live: bool):
-        self.live, self.text = live, ""
-
-    def isatty(self) -> bool:
-        return self.live
-
-    def write(self, text: str) -> int:
-        self.text += text
-        return len(text)
-
-    def flush(self) -> None: ...
-
-
 def bash_offers(*words: str) -> set[str]:
     """What bash completes the last word to."""
     line = " ".join(f"'{word}'" for word in words)
@@ -124,11 +108,11 @@ def test_every_command_is_asked_for_json_here() -> None:
     assert {argv[0] for argv in mark.args[1]} == set(COMMANDS)
 
 
-def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_is_for_terminals(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    terminal: Any = Stream(True)
-    pipe: Any = Stream(False)
+    terminal: Any = stream(True)
+    pipe: Any = stream(False)
     assert painted("ok", "green", terminal) == "\x1b[32mok\x1b[0m"
     assert painted("ok", "green", pipe) == "ok"
     monkeypatch.setenv("TERM", "dumb")
@@ -136,16 +120,18 @@ def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("value", "coloured"), [("1", False), ("0", False), ("", True)])
-def test_no_color_is_obeyed_whatever_it_says(monkeypatch: pytest.MonkeyPatch, value: str, coloured: bool) -> None:
+def test_no_color_is_obeyed_whatever_it_says(
+    stream: Any, monkeypatch: pytest.MonkeyPatch, value: str, coloured: bool
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", value)
-    terminal: Any = Stream(True)
+    terminal: Any = stream(True)
     assert ("\x1b" in painted("FAIL", "red", terminal)) == coloured
 
 
-def test_progress_leaves_a_dumb_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_leaves_a_dumb_terminal_alone(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    terminal: Any = Stream(True)
+    terminal: Any = stream(True)
     with ProgressLine("loading", terminal) as line:
         line(1, 2)
     assert terminal.text == ""

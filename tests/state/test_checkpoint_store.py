@@ -1,4 +1,6 @@
-"""The store: outcomes, limits, lookup, eviction, other processes. States are random bytes; the files are real."""
+"""The store: outcomes, limits, lookup, eviction, other processes. States are random bytes; the files are real.
+
+The file is over 400 lines: a row of the table of outcomes a test, all over the same made-up states and clock."""
 
 import fcntl
 import os

@@ -15,17 +15,16 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import states
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python"))  # behind an installed one
+import qwenmtp
+from qwenmtp.bench.receipts import Receipts
+from qwenmtp.settings import Settings
+from qwenmtp.tensors import Tensor
+
 ROOT = Path(__file__).resolve().parents[2]
-if any((ROOT / "python" / "qwenmtp").glob("_core*.so")):
-    sys.path.insert(0, str(ROOT / "python"))
-
-import numpy as np  # noqa: E402
-import states  # noqa: E402
-
-import qwenmtp  # noqa: E402
-from qwenmtp.bench.receipts import Receipts  # noqa: E402
-from qwenmtp.settings import Settings  # noqa: E402
-from qwenmtp.tensors import Tensor  # noqa: E402
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
