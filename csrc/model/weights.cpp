@@ -277,10 +277,15 @@ Linear Weights::stacked(
     one_form = one_form && all.back().quant.bits == all[0].quant.bits &&
                all.back().quant.group_size == all[0].quant.group_size;
   }
+  if (!one_form) {
+    for (auto& m : all) {
+      m = spelled_out(m);
+    }
+  }
   auto joined = [&](auto part) {
     std::vector<mx::array> parts;
     for (const auto& m : all) {
-      parts.push_back(part(one_form ? m : spelled_out(m)));
+      parts.push_back(part(m));
     }
     if (zeros > 0) {
       parts.push_back(mx::zeros({zeros, parts[0].shape(1)}, parts[0].dtype()));

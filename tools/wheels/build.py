@@ -161,7 +161,7 @@ class Builder:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", nargs="*", choices=("sdist", "linux", "macos"), default=("sdist", "linux", "macos"))
+    parser.add_argument("kind", nargs="*", choices=("sdist", "linux", "macos"))  # 3.11 checks a default as one word
     parser.add_argument("--python", default=sys.executable, help="interpreter to build for (default: this one)")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "wheels", help="intermediate files")
@@ -170,7 +170,7 @@ def main() -> int:
     work.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     builder = Builder(args.python, work, out)
-    for kind in dict.fromkeys(("sdist", *args.kind)):
+    for kind in dict.fromkeys(("sdist", *(args.kind or ("linux", "macos")))):
         started = time.monotonic()
         path = getattr(builder, kind)()
         print(f"{kind}: {path.name} in {time.monotonic() - started:.0f} s", flush=True)
