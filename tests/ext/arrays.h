@@ -44,9 +44,12 @@ inline mlx::core::array to_mlx(const NumPy& a) {
   for (size_t i = 0; i < a.ndim(); ++i) {
     shape.push_back(static_cast<int>(a.shape(i)));
   }
-  auto data = mx::allocator::malloc(a.nbytes());
-  std::memcpy(data.buffer().raw_ptr(), a.data(), a.nbytes());
-  return mx::array(std::move(data), std::move(shape), dtype_of(a));
+  mx::array out(
+      mx::allocator::malloc(a.nbytes()),
+      std::move(shape),
+      dtype_of(a));
+  std::memcpy(out.data<char>(), a.data(), a.nbytes());
+  return out;
 }
 
 /** Evaluates and copies out; bfloat16 as uint16. */

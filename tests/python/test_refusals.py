@@ -32,7 +32,8 @@ def test_a_session_without_a_name_has_nothing_to_resume(demo: Model) -> None:
 
 
 def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("matplotlib", "matplotlib.figure"):  # the second may have been imported before
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InvalidRequest, match=r"pip install qwenmtp\[bench\]") as caught:
         plot.lines(tmp_path / "plot.png", "title", "x", "y", {"a": [(1, 2)]})
     assert caught.value.code == "invalid_request"

@@ -161,11 +161,13 @@ class Builder:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", nargs="*", choices=("sdist", "linux", "macos"))  # 3.11 checks a default as one word
+    parser.add_argument("kind", nargs="*", help="of sdist, linux and macos; none is all of them")
     parser.add_argument("--python", default=sys.executable, help="interpreter to build for (default: this one)")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "wheels", help="intermediate files")
     args = parser.parse_args()
+    if unknown := set(args.kind) - {"sdist", "linux", "macos"}:
+        parser.error(f"no kind {sorted(unknown)}, expected some of sdist, linux, macos")
     work, out = args.work.resolve(), args.out.resolve()
     work.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
