@@ -87,10 +87,8 @@ class Walk {
       } else if (name == "qsa_attend" && i == 5) { // pooled keys, with spare
         total.bytes +=
             static_cast<int64_t>(in[i].nbytes()) / in[i].shape(0) * blocks_;
-      } else if (
-          (name.starts_with("Gather") && i == 0) ||
-          (name == "SliceUpdate" && i == 0)) {
-        // Rows taken, or rows written: the output's or the update's own size.
+      } else if (name == "SliceUpdate" && i == 0) {
+        // Rows written: the update's own size.
       } else {
         total.bytes += static_cast<int64_t>(in[i].nbytes());
       }
@@ -100,9 +98,7 @@ class Walk {
     }
     for (const mx::array& o : out) {
       total.bytes += static_cast<int64_t>(
-          name == "SliceUpdate"            ? in[1].nbytes()
-          : name.starts_with("Gather") ? 2 * o.nbytes()
-                                           : o.nbytes());
+          name == "SliceUpdate" ? in[1].nbytes() : o.nbytes());
     }
   }
 

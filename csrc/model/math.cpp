@@ -54,12 +54,6 @@ std::pair<std::vector<float>, float> frequencies(const Rope& rope) {
 
 } // namespace
 
-mx::array rms_norm(const mx::array& x, const mx::array& weight, double eps) {
-  return mx::multiply(
-      mx::fast::rms_norm(x, std::nullopt, static_cast<float>(eps)),
-      weight);
-}
-
 RopeTable rope_table(const Rope& rope, int first, int n, int step) {
   auto [freq, amplitude] = frequencies(rope);
   int half = static_cast<int>(freq.size());

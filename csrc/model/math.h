@@ -10,9 +10,6 @@ namespace qwenmtp::model {
 
 namespace mx = mlx::core;
 
-/** x / sqrt(mean(x^2) + eps), rounded, times `weight`; over the last axis. */
-mx::array rms_norm(const mx::array& x, const mx::array& weight, double eps);
-
 /** cos and sin of position * inv_freq, float32 [n, rotary_dim / 2]. */
 struct RopeTable {
   mx::array cos;

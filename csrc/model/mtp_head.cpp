@@ -1,6 +1,6 @@
 #include "model/mtp_head.h"
 
-#include "model/math.h"
+#include "kernels/norm.h"
 
 namespace qwenmtp::model {
 
@@ -71,9 +71,10 @@ state::MtpState MtpHead::initial_state() const {
 mx::array MtpHead::fuse(const mx::array& hidden, std::span<const int32_t> ids)
     const {
   const auto& c = trunk_.config();
-  auto h = rms_norm(hidden, norm_hidden_, c.rms_norm_eps);
+  const auto eps = static_cast<float>(c.rms_norm_eps);
+  auto h = kernels::rms_norm(hidden, norm_hidden_, eps);
   auto e = fc_embedding_(
-      rms_norm(trunk_.embed(ids), norm_embedding_, c.rms_norm_eps));
+      kernels::rms_norm(trunk_.embedding()(ids), norm_embedding_, eps));
   int n = static_cast<int>(ids.size());
   auto f = fc_hidden_(mx::reshape(h, {n * c.hc_count, c.hidden_size}));
   auto sum = mx::add(

@@ -37,10 +37,11 @@ bool one_centred(Layout layout) {
 
 Trunk::Trunk(const Config& config, Weights& w, const ple::OpenOptions& ple)
     : config_(config),
-      dtype_(w.dtype()),
-      embed_(w.linear(
-          body(w.layout()) + "embed_tokens",
-          {config.vocab_size, config.hidden_size})),
+      embed_(
+          w.linear(
+              body(w.layout()) + "embed_tokens",
+              {config.vocab_size, config.hidden_size}),
+          w.dtype()),
       head_(w.linear(
           head_module(w.layout()),
           {config.vocab_size, config.hidden_size})),
@@ -141,19 +142,6 @@ std::vector<ple::Stager*> Trunk::stagers() const {
   return out;
 }
 
-mx::array Trunk::embed(std::span<const int32_t> ids) const {
-  for (int32_t id : ids) {
-    if (id < 0 || id >= config_.vocab_size) {
-      throw InvalidArgument(
-          "[model.forward] token id " + std::to_string(id) +
-          ", expected 0 .. " + std::to_string(config_.vocab_size - 1));
-    }
-  }
-  return embed_.rows(
-      mx::array(ids.begin(), {static_cast<int>(ids.size())}, mx::int32),
-      dtype_);
-}
-
 TrunkOutput Trunk::forward(
     std::span<const int32_t> ids,
     state::TrunkState& state,
@@ -171,8 +159,7 @@ TrunkOutput Trunk::forward(
         std::to_string(config_.max_position));
   }
   auto next = state; // replaces `state` only once everything has been built
-  auto e = embed(ids);
-  Streams x(mx::concatenate(std::vector<mx::array>(config_.hc_count, e), -1));
+  Streams x(embed_(ids, config_.hc_count));
   auto at = qsa_positions(config_, state.len, n);
   for (size_t i = 0; i < layers_.size(); i++) {
     const auto& layer = layers_[i];

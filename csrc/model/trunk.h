@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/embedding.h"
 #include "model/gdn_layer.h"
 #include "model/hyper_layer.h"
 #include "model/moe_layer.h"
@@ -57,15 +58,16 @@ class Trunk {
   void expect(std::span<const int32_t> ids, const state::TrunkState& state)
       const;
 
-  /** One for each n-gram layer, in layer order. */
   /** The same for ids that will follow `before`, ahead of any state. */
   void expect_behind(
       std::span<const int32_t> before,
       std::span<const int32_t> ids) const;
+  /** One for each n-gram layer, in layer order. */
   std::vector<ple::Stager*> stagers() const;
 
-  /** ids [n] -> embedding rows [n, H]. */
-  mx::array embed(std::span<const int32_t> ids) const;
+  const Embedding& embedding() const {
+    return embed_;
+  }
   /** u [n, H] -> [n, V]. */
   mx::array lm_head(const mx::array& u) const {
     return head_(u);
@@ -87,9 +89,8 @@ class Trunk {
       const;
 
   Config config_;
-  mx::Dtype dtype_;
-  Linear embed_; // [V, H]
-  Linear head_;  // [V, H]
+  Embedding embed_; // [V, H]
+  Linear head_;     // [V, H]
   kernels::HyperWeights mixer_;
   std::vector<Layer> layers_;
 };

@@ -71,20 +71,6 @@ Linear Linear::top(int n) const {
   return out;
 }
 
-mx::array Linear::rows(const mx::array& ids, mx::Dtype dtype) const {
-  if (quant.bits == 0) {
-    return mx::astype(mx::take(weight, ids, 0), dtype);
-  }
-  return mx::astype(
-      mx::dequantize(
-          mx::take(weight, ids, 0),
-          mx::astype(mx::take(*scales, ids, 0), dtype),
-          mx::astype(mx::take(*biases, ids, 0), dtype),
-          quant.group_size,
-          quant.bits),
-      dtype);
-}
-
 size_t Linear::nbytes() const {
   return weight.nbytes() + (scales ? scales->nbytes() : 0) +
          (biases ? biases->nbytes() : 0);

@@ -49,8 +49,6 @@ struct Linear {
   }
   /** The first n outputs of a matrix, over the same memory. */
   Linear top(int n) const;
-  /** Rows of a matrix used as an embedding: ids [n] -> [n, in]. */
-  mx::array rows(const mx::array& ids, mx::Dtype dtype) const;
   size_t nbytes() const;
 };
 

@@ -45,6 +45,17 @@ uint16_t load16(const std::byte* p) {
   return value;
 }
 
+float load_float(const std::byte* p) {
+  float value;
+  std::memcpy(&value, p, sizeof(value));
+  return value;
+}
+
+float load_scale(const std::byte* scales, int group, int bytes) {
+  const std::byte* p = scales + group * bytes;
+  return bytes == 2 ? widen(load16(p)) : load_float(p);
+}
+
 template <RowType type>
 auto finish_affine(float scale, float code, float bias) {
   if constexpr (type == RowType::kFloat32) {
@@ -75,8 +86,8 @@ void decode_affine(const RowFormat& format, const std::byte* record, T* out) {
   const std::byte* biases = scales + format.plane_bytes(1);
   const int n_groups = format.dim / format.group_size;
   for (int g = 0; g < n_groups; ++g) {
-    const float scale = widen(load16(scales + 2 * g));
-    const float bias = widen(load16(biases + 2 * g));
+    const float scale = load_scale(scales, g, format.scale_bytes);
+    const float bias = load_scale(biases, g, format.scale_bytes);
     for (int i = 0; i < format.group_size; i += kPiece) {
       uint8_t codes[kPiece];
       for (int k = 0; k < kPiece; k += 8) {
@@ -111,8 +122,7 @@ void decode_as(const RowFormat& format, const std::byte* record, T* out) {
   }
   if (format.coding == Coding::kF32) {
     for (int i = 0; i < format.dim; ++i) {
-      float value;
-      std::memcpy(&value, record + sizeof(value) * i, sizeof(value));
+      const float value = load_float(record + sizeof(float) * i);
       if constexpr (kWide) {
         out[i] = value;
       } else {
@@ -171,7 +181,8 @@ size_t RowFormat::plane_bytes(int plane) const {
       break;
   }
   return plane == 0 ? n * static_cast<size_t>(bits) / 8
-                    : n / static_cast<size_t>(group_size) * 2;
+                    : n / static_cast<size_t>(group_size) *
+                          static_cast<size_t>(scale_bytes);
 }
 
 size_t RowFormat::record_bytes() const {

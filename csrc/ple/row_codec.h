@@ -20,7 +20,7 @@ enum class RowType { kFloat32, kBfloat16, kBfloat16Fused };
 enum class Coding {
   kBf16,   // dim bf16 values
   kF32,    // dim float values
-  kAffine, // dim codes of `bits`, low bits first; bf16 scale, bias per group
+  kAffine, // dim codes of `bits`, low bits first; scale, bias per group
   kFp8,    // dim E4M3 values times one scale for the whole table
 };
 
@@ -30,6 +30,7 @@ struct RowFormat {
   int bits = 0;          // kAffine: 2, 3, 4, 5, 6, 8
   int group_size = 0;    // kAffine: a multiple of 32 that divides dim
   float fp8_scale = 1.0; // kFp8
+  int scale_bytes = 2;   // kAffine: 2 is bf16, as in every table; 4 is float
 
   bool operator==(const RowFormat&) const = default;
 

@@ -7,10 +7,12 @@
 
 #include "kernels/hyper.h"
 #include "kernels/moe.h"
+#include "kernels/norm.h"
 #include "kernels/ple.h"
 #include "kernels/pool.h"
 #include "kernels/rows.h"
 #include "launch.h"
+#include "model/embedding.h"
 #include "testing.h"
 
 namespace nb = nanobind;
@@ -124,6 +126,23 @@ void register_kernels(nb::module_& parent) {
     return Launch{
         [x = to_mlx(x), ms] { return kernels::rows(x, ms, mx::Device::cpu); }};
   });
+  m.def("rms_norm", [](const NumPy& x, const NumPy& weight, float eps) {
+    return Launch{[x = to_mlx(x), weight = to_mlx(weight), eps] {
+      return std::vector{kernels::rms_norm(x, weight, eps, kCpu)};
+    }};
+  });
+  m.def(
+      "embedding",
+      [](const nb::tuple& table,
+         const std::vector<int32_t>& ids,
+         int copies,
+         bool bfloat16) {
+        const Matrix t = matrix(table);
+        const model::Embedding embedding(
+            {t.weight, t.scales, t.biases, {t.bits, t.group}},
+            bfloat16 ? mx::bfloat16 : mx::float32);
+        return to_numpy(embedding(ids, copies));
+      });
   m.def(
       "stock_rows",
       [](const NumPy& x, const std::vector<nb::tuple>& matrices) {

@@ -57,12 +57,6 @@ def expert_bytes(model: Model) -> dict[str, int]:
     return {"experts": trunk["routed experts"].n_bytes}
 
 
-def test_the_embedding_counts_by_rows_taken(steps: Steps) -> None:
-    one, three = names(steps)["Gather"], names(steps, 3)["Gather"]
-    assert three == (one[0], 3 * one[1])
-    assert one[1] < 2000  # the table has a million bytes
-
-
 def test_attention_counts_the_keys_it_reads(demo: Model) -> None:
     g = demo.info()["geometry"]
     budget = g["index_budget"]

@@ -59,6 +59,16 @@ struct RowsCall {
   OutRows y[kMaxMatrices]; // [n, out]
 };
 
+struct NormCall {
+  Type type;
+  int32_t n_rows;
+  int32_t width;
+  float eps;
+  Rows x;        // [n, width]
+  Vector weight; // [width]
+  OutRows y;     // [n, width]
+};
+
 /** Streams x [n, C * H]: optionally x[s] += inject[s] * y first, then the gated
  *  mean of the normalised streams. Without `mix` only the write happens. */
 struct HyperCall {
@@ -203,6 +213,7 @@ struct PleCall {
 struct Bodies {
   const char* isa;
   void (*rows)(const RowsCall&);
+  void (*norm)(const NormCall&);
   void (*hyper)(const HyperCall&);
   void (*gdn)(const GdnCall&);
   void (*moe)(const MoeCall&);

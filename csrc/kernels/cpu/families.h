@@ -6,6 +6,7 @@
 namespace qwenmtp::kernels::cpu::QWENMTP_ISA {
 
 void rows(const RowsCall& call);
+void norm(const NormCall& call);
 void hyper(const HyperCall& call);
 void gdn(const GdnCall& call);
 void moe(const MoeCall& call);

@@ -10,6 +10,7 @@ extern const Bodies kBodies;
 const Bodies kBodies = {
     .isa = QWENMTP_TEXT_OF(QWENMTP_ISA),
     .rows = rows,
+    .norm = norm,
     .hyper = hyper,
     .gdn = gdn,
     .moe = moe,

@@ -1,0 +1,37 @@
+#include "kernels/norm.h"
+
+#include <mlx/fast.h>
+#include <mlx/ops.h>
+
+#include "kernels/rows.h"
+
+namespace qwenmtp::kernels {
+
+namespace mx = mlx::core;
+
+array rms_norm(
+    const array& x,
+    const array& weight,
+    float eps,
+    mx::StreamOrDevice s) {
+  check_activation("rms_norm", x);
+  check_shape("rms_norm", "x", x, {-1, -1});
+  check_shape("rms_norm", "weight", weight, {x.shape(1)});
+  if (runs_text(s)) {
+    return mx::multiply(mx::fast::rms_norm(x, {}, eps, s), weight, s);
+  }
+  auto bind = [eps](const std::vector<array>& in, std::vector<array>& out) {
+    const cpu::NormCall call{
+        type_of(in[0]),
+        in[0].shape(0),
+        in[0].shape(1),
+        eps,
+        rows_of(in[0]),
+        vector_of(in[1]),
+        out_rows_of(out[0])};
+    return [call, body = cpu::bodies().norm] { body(call); };
+  };
+  return cpu_node("norm", bind, {x, weight}, {x.shape()}, {x.dtype()}, s)[0];
+}
+
+} // namespace qwenmtp::kernels
