@@ -175,8 +175,8 @@ METAL_FUNC void qsa_keys(
 }
 
 // qsa_pool -- keys of blocks that became complete.
-//   arrays    raw [blocks*RATIO, DI] un-normalised keys of their rows, cosine sine [blocks, RD/2] of each
-//             block's first position; pooled [blocks, DI]
+//   arrays    tail [any, DI], raw [rows, DI]: the blocks' un-normalised keys are the first n_tail rows of tail,
+//             then those of raw; cosine sine [blocks, RD/2] of each block's first position; pooled [blocks, DI]
 //   grid      (32, blocks, 1), threadgroup (32, 4, 1): one simdgroup a block
 //   memory    RATIO + 1 rows a block; a block of shared memory a simdgroup
 //   numerics  mean in float, then norm, weight, rotation: each rounds
@@ -185,23 +185,27 @@ METAL_FUNC void qsa_keys(
 //@template T:type DI:int RD:int RATIO:int
 //@in       cosine float32 blocks, RD/2
 //@in       sine float32 blocks, RD/2
-//@in       raw T blocks*RATIO, DI
+//@in       tail T open, DI
+//@in       raw T rows, DI
 //@in       norm T DI
 //@in       eps float32 1
+//@in       n_tail int32 1
 //@in       n_blocks int32 1
 //@out      pooled T blocks, DI
 //@shared   float mean[4 * DI]
 //@grid     32, blocks, 1
 //@group    32, 4, 1
-//@call     qsa_pool<T, DI, RD, RATIO>(raw, norm, cosine, sine, eps[0], n_blocks[0], pooled,
+//@call     qsa_pool<T, DI, RD, RATIO>(tail, raw, norm, cosine, sine, eps[0], n_tail[0], n_blocks[0], pooled,
 //@call         mean, thread_position_in_grid.y, simdgroup_index_in_threadgroup, thread_index_in_simdgroup);
 template <typename T, int DI, int RD, int RATIO>
 METAL_FUNC void qsa_pool(
+    const device T* tail,
     const device T* raw,
     const device T* norm,
     const device float* cosine,
     const device float* sine,
     float eps,
+    int n_tail,
     int n_blocks,
     device T* pooled,
     threadgroup float* mean,
@@ -212,11 +216,11 @@ METAL_FUNC void qsa_pool(
     return;
   }
   threadgroup float* m = mean + i_simd * DI;
-  const device T* rows = raw + i_block * RATIO * DI;
   for (int i = lane; i < DI; i += 32) {
     float sum = 0.0f;
-    for (int r = 0; r < RATIO; ++r) {
-      sum += static_cast<float>(rows[r * DI + i]);
+    for (int r = i_block * RATIO; r < (i_block + 1) * RATIO; ++r) {
+      const device T* row = r < n_tail ? tail + r * DI : raw + (r - n_tail) * DI;
+      sum += static_cast<float>(row[i]);
     }
     m[i] = rounded<T>(sum / static_cast<float>(RATIO));
   }

@@ -13,6 +13,8 @@
 
 #include "base/error.h"
 #include "bindings/decoder_steps.h"
+#include "bindings/model_values.h"
+#include "decode/launches.h"
 #include "decode/model_network.h"
 #include "decode/null_network.h"
 #include "decode/state_decoder.h"
@@ -50,12 +52,12 @@ mlx::core::array to_rows(const Rows& rows) {
   return mlx::core::view(bits, mlx::core::bfloat16);
 }
 
-using TensorRow =
+using NamedTensor =
     std::tuple<std::string, std::string, std::vector<int>, nb::bytes>;
 
 /** Copies: logical rows, row after row. */
-std::vector<TensorRow> named_tensors(const ModelState& s) {
-  std::vector<TensorRow> out;
+std::vector<NamedTensor> named_tensors(const ModelState& s) {
+  std::vector<NamedTensor> out;
   for (const auto& [name, value] : state::tensors(s)) {
     const auto flat = mlx::core::contiguous(value);
     unlocked([&] { mlx::core::eval(flat); });
@@ -181,8 +183,8 @@ void register_decode(nb::module_& m) {
          const ModelState& state,
          const std::vector<int32_t>& ids,
          bool draft) {
-        const auto found = unlocked(
-            [&] { return decode::traffic(model, state, ids, draft); });
+        const auto found =
+            unlocked([&] { return decode::traffic(model, state, ids, draft); });
         std::map<std::string, std::pair<int64_t, int64_t>> out;
         for (const auto& [name, t] : found) {
           out[name] = {t.nodes, t.bytes};
@@ -195,6 +197,30 @@ void register_decode(nb::module_& m) {
       nb::arg("draft") = false,
       "Nodes and bytes moved by node name, of a forward of ids behind a state, "
       "which stays as it is; with draft of the head's draft behind it.");
+
+  m.def(
+      "launches",
+      [](const nb::dict& geometry,
+         std::vector<std::string> files,
+         const std::vector<TensorRow>& tensors,
+         std::pair<int, int> width,
+         int depth) {
+        const auto config = to_config(geometry);
+        auto weights =
+            to_weights_without_values(std::move(files), tensors, width);
+        return unlocked([&] {
+          const model::Model model(config, std::move(weights));
+          return decode::launches(model, depth);
+        });
+      },
+      nb::arg("geometry"),
+      nb::arg("files"),
+      nb::arg("tensors"),
+      nb::arg("width"),
+      nb::arg("depth"),
+      "An accelerator's launches by step and node name, for a pack of this "
+      "geometry without its weights; tensors: of its n-gram table, and one of "
+      "the draft head.");
 
   nb::class_<StateDecoder> decoder(
       m,

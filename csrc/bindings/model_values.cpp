@@ -136,4 +136,15 @@ model::Weights to_weights(
       bytes_read};
 }
 
+model::Weights to_weights_without_values(
+    std::vector<std::string> files,
+    const std::vector<TensorRow>& tensors,
+    std::pair<int, int> width) {
+  return model::Weights::without_values(
+      std::move(files),
+      tensors_from(tensors),
+      {width.first, width.second},
+      mlx::core::bfloat16);
+}
+
 } // namespace qwenmtp::bindings

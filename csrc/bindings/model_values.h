@@ -26,4 +26,10 @@ model::Weights to_weights(
     bool float32,
     std::atomic<uint64_t>* bytes_read = nullptr);
 
+/** See model::Weights::without_values; bfloat16. */
+model::Weights to_weights_without_values(
+    std::vector<std::string> files,
+    const std::vector<TensorRow>& tensors,
+    std::pair<int, int> width);
+
 } // namespace qwenmtp::bindings

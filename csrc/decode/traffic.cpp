@@ -1,32 +1,17 @@
 #include "decode/traffic.h"
 
 #include <set>
-#include <unordered_set>
 
 #include <mlx/primitives.h>
 
 #include "base/error.h"
 #include "decode/model_network.h"
 #include "decode/sync.h"
+#include "decode/walk.h"
 
 namespace qwenmtp::decode {
 
 namespace {
-
-/** Nodes that name other parts of a buffer and move nothing. */
-const std::set<std::string> kViews = {
-    "Broadcast",
-    "Depends",
-    "ExpandDims",
-    "Flatten",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "StopGradient",
-    "Transpose",
-    "Unflatten",
-    "View"};
 
 /** Bytes that depend on ids which the node computes. */
 struct Taken {
@@ -35,24 +20,14 @@ struct Taken {
   int64_t bytes_per_id;
 };
 
-class Walk {
+class Bytes {
  public:
   /** ratio: tokens a pooled key; n_tokens: held after the forward. */
-  Walk(int ratio, int n_tokens) : ratio_(ratio), blocks_(n_tokens / ratio) {
+  Bytes(int ratio, int n_tokens) : ratio_(ratio), blocks_(n_tokens / ratio) {
   }
 
-  void operator()(const mx::array& root) {
-    std::vector<mx::array> stack{root};
-    while (!stack.empty()) {
-      const mx::array a = std::move(stack.back());
-      stack.pop_back();
-      if (!a.has_primitive() || a.status() != mx::array::Status::unscheduled ||
-          !seen_.insert(a.primitive_id()).second) {
-        continue;
-      }
-      count(a);
-      stack.insert(stack.end(), a.inputs().begin(), a.inputs().end());
-    }
+  void count(const std::vector<mx::array>& roots) {
+    walk_(roots, [this](const mx::array& a) { count(a); });
   }
 
   /** After the graph was evaluated. */
@@ -70,7 +45,7 @@ class Walk {
  private:
   void count(const mx::array& a) {
     const std::string name = a.primitive().name();
-    if (kViews.contains(name)) {
+    if (is_view(name)) {
       return;
     }
     NodeTraffic& total = totals_[name];
@@ -82,8 +57,8 @@ class Walk {
       if (name == "moe" && in[i].ndim() == 3) { // of all experts
         gathered += static_cast<int64_t>(in[i].nbytes()) / in[i].shape(0);
       } else if (name == "qsa_attend" && (i == 3 || i == 4)) { // keys, values
-        gathered += static_cast<int64_t>(in[i].nbytes()) / in[i].shape(1) *
-                    ratio_;
+        gathered +=
+            static_cast<int64_t>(in[i].nbytes()) / in[i].shape(1) * ratio_;
       } else if (name == "qsa_attend" && i == 5) { // pooled keys, with spare
         total.bytes +=
             static_cast<int64_t>(in[i].nbytes()) / in[i].shape(0) * blocks_;
@@ -104,7 +79,7 @@ class Walk {
 
   int ratio_;
   int blocks_;
-  std::unordered_set<std::uintptr_t> seen_;
+  Walk walk_;
   std::map<std::string, NodeTraffic> totals_;
   std::vector<Taken> taken_;
 };
@@ -118,7 +93,7 @@ std::map<std::string, NodeTraffic> traffic(
     bool draft) {
   state::ModelState copy = state;
   ModelNetwork network(model, copy);
-  Walk walk(
+  Bytes bytes(
       model.config().index_ratio,
       copy.len() + static_cast<int>(ids.size()));
   std::vector<mx::array> outputs;
@@ -127,25 +102,19 @@ std::map<std::string, NodeTraffic> traffic(
       throw InvalidArgument(
           "[decode.traffic] a draft behind a state without hidden row");
     }
-    const Rows rows = network.draft(
-        mx::reshape(*copy.hidden, {1, -1}),
-        ids[0],
-        1);
+    const Rows rows =
+        network.draft(mx::reshape(*copy.hidden, {1, -1}), ids[0], 1);
     outputs = {*rows.logits, rows.hidden};
   } else {
     const bool window = ids.size() > 1;
-    const Rows rows = network.forward(
-        ids,
-        window ? LogitRows::all : LogitRows::last,
-        window);
+    const Rows rows =
+        network.forward(ids, window ? LogitRows::all : LogitRows::last, window);
     outputs = network.leaves();
     outputs.push_back(*rows.logits);
   }
-  for (const mx::array& a : outputs) {
-    walk(a);
-  }
+  bytes.count(outputs);
   sync(outputs);
-  return walk.finish();
+  return bytes.finish();
 }
 
 } // namespace qwenmtp::decode

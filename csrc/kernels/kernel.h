@@ -58,6 +58,19 @@ using TextBackend = std::function<std::vector<array>(
  * ends that. For counting launches and for tests without a GPU. */
 void set_text_backend(TextBackend backend);
 
+/** While one lives, graphs are a GPU's on any machine: launches are nodes that
+ * are named like their kernels, and nothing can be evaluated. */
+class Planning {
+ public:
+  Planning();
+  ~Planning();
+  Planning(const Planning&) = delete;
+  Planning& operator=(const Planning&) = delete;
+};
+
+/** Whether `a` is an output of a launch that was planned. */
+bool is_planned(const array& a);
+
 /** A {1} array. The same value gives the same array while few are in use: a GPU
  * need not fetch it again. */
 array scalar(int value);

@@ -1,8 +1,5 @@
 #include "kernels/norm.h"
 
-#include <mlx/fast.h>
-#include <mlx/ops.h>
-
 #include "kernels/rows.h"
 
 namespace qwenmtp::kernels {
@@ -18,7 +15,11 @@ array rms_norm(
   check_shape("rms_norm", "x", x, {-1, -1});
   check_shape("rms_norm", "weight", weight, {x.shape(1)});
   if (runs_text(s)) {
-    return mx::multiply(mx::fast::rms_norm(x, {}, eps, s), weight, s);
+    const TemplateArgs one_group = {
+        {"T", x.dtype()},
+        {"C", 1},
+        {"H", x.shape(1)}};
+    return text_node("hyper_norm", one_group, {x, weight, scalar(eps)}, s)[0];
   }
   auto bind = [eps](const std::vector<array>& in, std::vector<array>& out) {
     const cpu::NormCall call{

@@ -1,5 +1,5 @@
-/** Root-mean-square norm with weight. On a GPU it is MLX's op; on the CPU MLX
- *  spells it out in seven nodes, so that a body of our own is one. */
+/** Root-mean-square norm with weight. MLX's op and product are two launches on a
+ *  GPU and eight nodes on the CPU; this is one. */
 #pragma once
 
 #include "kernels/kernel.h"

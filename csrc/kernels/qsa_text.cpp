@@ -111,20 +111,20 @@ QsaPrepared qsa_text_prepare(
     made.pooled = mx::zeros({0, index_dim}, rows.proj.dtype(), s);
     return made;
   }
-  const array raw = raw_tail.shape(0) == 0
-                        ? made.raw
-                        : mx::concatenate({raw_tail, made.raw}, 0, s);
+  const int n_tail = raw_tail.shape(0);
   made.pooled = text_node(
       "qsa_pool",
-      {{"T", raw.dtype()},
+      {{"T", made.raw.dtype()},
        {"DI", index_dim},
        {"RD", 2 * at.cos.shape(1)},
        {"RATIO", w.ratio}},
       {blocks.cos,
        blocks.sin,
-       rows_between(raw, 0, n_blocks * w.ratio, s),
+       n_tail == 0 ? made.raw : raw_tail, // no input is empty
+       made.raw,
        w.index_k_norm,
        scalar(w.eps),
+       scalar(n_tail),
        scalar(n_blocks)},
       s)[0];
   return made;

@@ -12,7 +12,7 @@ mx::array conv_weight(
       weights.layout() == Layout::released
           ? weights.dense(released_name, {channels, 1, kernel}, mx::float32)
           : weights.dense(converted_name, {channels, kernel, 1}, mx::float32);
-  return settled(
+  return weights.settled(
       mx::contiguous(mx::transpose(mx::reshape(w, {channels, kernel}))));
 }
 
@@ -31,7 +31,7 @@ GdnLayer::GdnLayer(Weights& w, const Config& c, const std::string& module)
               module + ".conv1d.weight",
               c.gdn_channels(),
               c.gdn_conv_kernel),
-          settled(mx::exp(
+          w.settled(mx::exp(
               w.dense(module + ".A_log", {c.gdn_value_heads}, mx::float32))),
           w.dense(module + ".dt_bias", {c.gdn_value_heads}, dtype_),
           w.dense(module + ".norm.weight", {c.gdn_value_dim}, dtype_),

@@ -30,7 +30,7 @@ Experts load_experts(Weights& w, const Config& c, const std::string& module) {
         auto name = experts + std::to_string(e) + "." + leaf + ".weight";
         parts.push_back(w.dense(name, {out, in}, w.dtype()));
       }
-      return Linear{settled(mx::stack(parts)), {}, {}, {}};
+      return Linear{w.settled(mx::stack(parts)), {}, {}, {}};
     };
     return {
         stack("gate_proj", c.expert_dim, c.hidden_size),

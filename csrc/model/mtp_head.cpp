@@ -13,7 +13,8 @@ mx::array input_norm(Weights& w, const std::string& name, int size) {
     return w.norm(name, size, false);
   }
   auto stored = w.dense(name, {size}, mx::bfloat16);
-  return mx::astype(mx::add(stored, mx::array(1.0f, mx::bfloat16)), w.dtype());
+  return w.settled(
+      mx::astype(mx::add(stored, mx::array(1.0f, mx::bfloat16)), w.dtype()));
 }
 
 } // namespace

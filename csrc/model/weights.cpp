@@ -50,10 +50,13 @@ std::string to_string(const mx::Shape& shape) {
   return text + "]";
 }
 
-mx::array settled(mx::array a) {
-  mx::eval(a);
-  return a;
+namespace {
+
+mx::array valueless(const mx::Shape& shape, mx::Dtype dtype) {
+  return mx::array(shape, dtype, nullptr, {});
 }
+
+} // namespace
 
 mx::array Linear::operator()(const mx::array& x) const {
   return kernels::rows(x, {matrix()})[0];
@@ -111,6 +114,29 @@ Weights::Weights(
   }
 }
 
+Weights Weights::without_values(
+    std::vector<std::string> files,
+    std::map<std::string, TensorRef> tensors,
+    Quant width,
+    mx::Dtype dtype) {
+  Weights out(
+      Layout::pack,
+      std::move(files),
+      std::move(tensors),
+      {{"", width}},
+      dtype);
+  out.has_values_ = false;
+  return out;
+}
+
+mx::array Weights::settled(const mx::array& a) const {
+  if (!has_values_) {
+    return valueless(a.shape(), a.dtype());
+  }
+  mx::eval(a);
+  return a;
+}
+
 const TensorRef& Weights::ref(const std::string& name) const {
   auto it = tensors_.find(name);
   if (it == tensors_.end()) {
@@ -157,6 +183,9 @@ mx::array Weights::dense(
     const std::string& name,
     const mx::Shape& shape,
     mx::Dtype dtype) {
+  if (!has_values_) {
+    return valueless(shape, dtype);
+  }
   const auto& found = expect(name, shape, {"BF16", "F32", "F16"});
   auto a = read(name, found);
   bytes_by_kind_[found.dtype] += a.nbytes();
@@ -210,6 +239,23 @@ Quant Weights::quant(const std::string& module, int columns) const {
 }
 
 Linear Weights::linear(const std::string& module, const mx::Shape& shape) {
+  if (!has_values_) {
+    claim(module + ".weight");
+    const auto q = quant_.at("");
+    auto codes = shape, groups = shape;
+    codes.back() = shape.back() * q.bits / 32;
+    groups.back() = shape.back() / q.group_size;
+    auto make = valueless;
+    if (module.ends_with("embed_tokens")) { // the host reads its rows
+      make = [](const mx::Shape& s, mx::Dtype d) {
+        auto a = mx::zeros(s, d);
+        mx::eval(a);
+        return a;
+      };
+    }
+    const auto scales = make(groups, dtype_);
+    return {make(codes, mx::uint32), scales, scales, q};
+  }
   const auto& weight = ref(module + ".weight");
   if (!has(module + ".scales")) {
     if (weight.dtype == "U32") {
@@ -236,15 +282,15 @@ namespace {
  *  every scale * code + bias. */
 Linear spelled_out(const Linear& m) {
   if (!m.scales) {
-    return {settled(mx::astype(m.weight, mx::float32)), {}, {}, {}};
+    return {mx::astype(m.weight, mx::float32), {}, {}, {}};
   }
   return {
-      settled(mx::dequantize(
+      mx::dequantize(
           m.weight,
           mx::astype(*m.scales, mx::float32),
           mx::astype(*m.biases, mx::float32),
           m.quant.group_size,
-          m.quant.bits)),
+          m.quant.bits),
       {},
       {},
       {}};

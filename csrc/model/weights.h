@@ -66,6 +66,16 @@ class Weights {
       mx::Dtype dtype,
       std::atomic<uint64_t>* bytes_read = nullptr);
 
+  /** A pack of which only the n-gram table is read and the token embedding is
+   *  zero: every other array has a shape and a type and no values, matrices are
+   *  quantised as `width`. For graphs that are counted and never evaluated. `tensors` names the table's
+   *  and whatever says which parts there are. */
+  static Weights without_values(
+      std::vector<std::string> files,
+      std::map<std::string, TensorRef> tensors,
+      Quant width,
+      mx::Dtype dtype);
+
   Layout layout() const {
     return layout_;
   }
@@ -103,6 +113,10 @@ class Weights {
   /** Width of a module that has scales, for rows of `columns` values. */
   Quant quant(const std::string& module, int columns) const;
 
+  /** `a`, evaluated: at load, so that no stored form outlives its conversion;
+   *  without values, an array like it. */
+  mx::array settled(const mx::array& a) const;
+
   /** Names a tensor as used, for those that are read elsewhere. */
   void claim(const std::string& name);
   /** Throws ModelFormatError naming a tensor that nobody asked for. */
@@ -129,12 +143,10 @@ class Weights {
   std::map<std::string, Quant> quant_;
   mx::Dtype dtype_;
   std::atomic<uint64_t>* bytes_read_;
+  bool has_values_ = true;
   std::set<std::string> used_;
   std::map<std::string, uint64_t> bytes_by_kind_;
 };
-
-/** `a`, evaluated: at load, so that no stored form outlives its conversion. */
-mx::array settled(mx::array a);
 
 /** "[2, 3]", as error messages print shapes. */
 std::string to_string(const mx::Shape& shape);

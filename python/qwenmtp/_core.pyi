@@ -210,6 +210,11 @@ def traffic(model: Model, state: State, ids: Sequence[int], draft: bool = False)
     Nodes and bytes moved by node name, of a forward of ids behind a state, which stays as it is; with draft of the head's draft behind it.
     """
 
+def launches(geometry: dict, files: Sequence[str], tensors: Sequence[tuple[str, str, Sequence[int], int, int]], width: tuple[int, int], depth: int) -> dict[str, dict[str, int]]:
+    """
+    An accelerator's launches by step and node name, for a pack of this geometry without its weights; tensors: of its n-gram table, and one of the draft head.
+    """
+
 class Decoder:
     """One request: pull prefill, then steps, then finish."""
 

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 # A request over given logits rows, without a model: what `qwenmtp bench loop` times.
 null_decoder = _core.NullDecoder
+# An accelerator's launches for a geometry, without weights: what `qwenmtp bench dispatches` counts.
+planned_launches = _core.launches
 
 
 class Engine:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qwenmtp.bench import generate, plot
+from qwenmtp.bench import dispatches, generate, plot
 from qwenmtp.bench.checkpoint import checkpoint
 from qwenmtp.bench.loop import loop
 from qwenmtp.bench.ple import ple
@@ -35,7 +35,11 @@ WITHOUT_MODEL: dict[str, Callable[[argparse.Namespace], tuple[list[BenchResult],
 def add_arguments(p: argparse.ArgumentParser) -> None:
     """Adds the command's own arguments."""
     p.add_argument(
-        "what", nargs="?", default="decode", choices=sorted([*BENCHMARKS, *WITHOUT_MODEL]), help="default: %(default)s"
+        "what",
+        nargs="?",
+        default="decode",
+        choices=sorted([*BENCHMARKS, *WITHOUT_MODEL, "dispatches"]),
+        help="default: %(default)s",
     )
     p.add_argument("--model", default="models/demo", metavar="M", help="model folder (default: %(default)s)")
     p.add_argument("--dtype", choices=("float32", "bfloat16"), help="compute type (default: by device)")
@@ -58,6 +62,8 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, and keep the results where asked to."""
+    if args.what == "dispatches":  # counts, no times
+        return dispatches.run(args)
     summary: dict[str, Any] = {}
     receipts = None
     if args.receipts:

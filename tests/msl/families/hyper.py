@@ -11,7 +11,7 @@ from oracle import naive_hyper as naive
 KERNELS = load("hyper")
 EPS = np.array([1e-6], np.float32)
 
-GEOMETRY = {"demo": (4, 256), "ragged": (3, 300), "released": (4, 2560)}  # C, H
+GEOMETRY = {"demo": (4, 256), "ragged": (3, 300), "released": (4, 2560), "whole": (1, 10240)}  # C, H
 
 
 def norm_case(geometry: str, dtype: str, rows: int) -> Case:
@@ -43,6 +43,7 @@ def write_case(geometry: str, dtype: str, rows: int) -> Case:
 
 
 CASES = [
+    norm_case("whole", "bfloat16", 1),
     *(
         make(*case)
         for make in (norm_case, write_case)
