@@ -286,9 +286,9 @@ def scores_cases(n: int, context: int) -> list[Case]:
 
 
 def sample_cases(tag: str, n: int) -> list[Case]:
-    v, m, chunk = 248320, 80, 4096
+    v, m, chunk = 248320, 32, 4096
     chunks = -(-v // chunk)
-    t = {"T": T, "V": v, "M": m, "CHUNK": chunk, "CHUNKS": chunks}
+    t = {"T": T, "V": v, "M": m, "CHUNK": chunk, "CHUNKS": chunks, "BLOCKS": -(-v // 512)}
 
     def stock(a: list[mx.array]) -> list[mx.array]:
         s = a[0].astype(mx.float32) * a[1]

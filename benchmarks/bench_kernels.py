@@ -113,6 +113,11 @@ class Shapes:
         seen = min(past + n, 4 * budget + 3) * hkv * d * 4 * 2 * n
         return self.case("qsa attend", f"context {past}", launch, [q, q, gate, iq, pooled], seen)
 
+    def sample(self, vocab: int, most: int) -> Case:
+        logits = bf16(self.x(self.n, vocab))
+        launch = kernels.sample(logits, 1.0 / 0.6, most)
+        return self.case("sample", f"{most} of {vocab}, bf16", launch, [logits], self.n * (8 * most + 12))
+
 
 def copy_case() -> Case:
     """What the machine moves in NumPy's plain copy of 64 MB, as the roofline beside."""
@@ -146,7 +151,7 @@ def main() -> None:
     cases = [copy_case()]
     for n in args.rows:
         s = Shapes(n)
-        cases += [*s.rows(), s.hyper(), s.gdn(), s.moe(), s.qsa(250), s.qsa(32_000)]
+        cases += [*s.rows(), s.hyper(), s.gdn(), s.moe(), s.qsa(250), s.qsa(32_000), s.sample(248_320, 32)]
     times: list[list[float]] = [[] for _ in cases]
     for repeat in range(args.repeats + 1):
         for case, seconds in zip(cases, times, strict=True):

@@ -3,6 +3,35 @@
 //
 // A chunk of CHUNK values hands its M largest on; the M largest of those are
 // the row's. Among equal values the lower id is chosen, in both steps.
+//
+// The sum of exponentials has the bits of csrc/base/exp_sum.h on every backend,
+// or the nucleus of a row would depend on who read it: blocks of 512, each
+// relative to its maximum, then the blocks; 32 lanes folded in halves; every
+// product and sum rounds by itself.
+
+// exp for x <= 0; 1.6e-38 for anything below -87; a NaN stays one.
+METAL_FUNC float sample_exp(float x) {
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const float v = x < -87.0f ? -87.0f : x;
+  const float n = (separate_product(v, 1.44269504f) + magic) - magic;
+  const float r = (v - separate_product(n, 0.693359375f)) + separate_product(n, 2.12194440e-4f);
+  float p = separate_product(r, 1.9875691500e-4f) + 1.3981999507e-3f;
+  p = separate_product(p, r) + 8.3334519073e-3f;
+  p = separate_product(p, r) + 4.1665795894e-2f;
+  p = separate_product(p, r) + 1.6666665459e-1f;
+  p = separate_product(p, r) + 5.0000001201e-1f;
+  p = (separate_product(p, separate_product(r, r)) + r) + 1.0f;
+  const uint exponent = static_cast<uint>(static_cast<int>(n) + 127) << 23;
+  return separate_product(p, as_type<float>(exponent));
+}
+
+// Lanes l and l + 16, then l + 8, ...; the result is lane 0's.
+METAL_FUNC float sample_fold(float v) {
+  for (ushort step = 16; step > 0; step /= 2) {
+    v += simd_shuffle_xor(v, step);
+  }
+  return v;
+}
 
 struct SampleStaged {
   const threadgroup float* s;
@@ -21,13 +50,13 @@ struct SampleFromChunk {
   }
 };
 
-// sample_chunks -- the M largest values of each chunk, and its part of the normaliser.
+// sample_chunks -- the M largest values of each chunk, and its parts of the normaliser.
 //   arrays    logits [rows, V] in T; value, id [rows, CHUNKS, M], ids ascending, -inf and -1 where
-//             a chunk is shorter than M; stat [rows, CHUNKS, 3]: maximum, sum of exp(s - maximum),
-//             smallest chosen; unchosen [rows, CHUNKS]: values equal to that and left out
-//   grid      (256, CHUNKS, rows), threadgroup (256, 1, 1)
+//             a chunk is shorter than M; cut [rows, CHUNKS]: smallest chosen; unchosen [rows, CHUNKS]:
+//             values equal to that and left out; block [rows, BLOCKS, 2]: maximum, sum of exp(s - maximum)
+//   grid      (256, CHUNKS, rows), threadgroup (256, 1, 1); a simdgroup a block. CHUNK % 512 == 0
 //   memory    logits once: 0.5 MB at 248,320; 16 KB of shared memory at CHUNK 4096
-//   numerics  s is one float product; sums in float in a fixed order
+//   numerics  s is one float product; the sum as above, NaN where the row has NaN or +inf
 //   law       decode.md 1.4
 //@kernel   sample_chunks
 //@template T:type V:int M:int CHUNK:int
@@ -35,15 +64,15 @@ struct SampleFromChunk {
 //@in       scale float32 1
 //@out      value float32 rows, V/CHUNK, M
 //@out      id int32 rows, V/CHUNK, M
-//@out      stat float32 rows, V/CHUNK, 3
+//@out      cut float32 rows, V/CHUNK
 //@out      unchosen int32 rows, V/CHUNK
+//@out      block float32 rows, V/512, 2
 //@shared   float s[CHUNK]
 //@shared   atomic_uint hist[256]
 //@shared   uint part[11]
-//@shared   float sums[16]
 //@grid     256, V/CHUNK, rows
 //@group    256, 1, 1
-//@call     sample_chunks<T, V, M, CHUNK>(logits, scale[0], value, id, stat, unchosen, s, hist, part, sums,
+//@call     sample_chunks<T, V, M, CHUNK>(logits, scale[0], value, id, cut, unchosen, block, s, hist, part,
 //@call         threadgroup_position_in_grid.y, threadgroup_position_in_grid.z, thread_index_in_threadgroup,
 //@call         simdgroup_index_in_threadgroup, thread_index_in_simdgroup);
 template <typename T, int V, int M, int CHUNK>
@@ -52,38 +81,51 @@ METAL_FUNC void sample_chunks(
     float scale,
     device float* value,
     device int* id,
-    device float* stat,
+    device float* cut,
     device int* unchosen,
+    device float* block,
     threadgroup float* s,
     threadgroup atomic_uint* hist,
     threadgroup uint* part,
-    threadgroup float* sums,
     int i_chunk,
     int i_row,
     int i_thread,
     int i_simd,
     int lane) {
   constexpr int chunks = (V + CHUNK - 1) / CHUNK;
+  constexpr int width = 512;  // of a block
+  constexpr int blocks = (V + width - 1) / width;
+  constexpr int inside = CHUNK / width;
   const int first = i_chunk * CHUNK;
   const int n = metal::min(CHUNK, V - first);
   const int want = metal::min(n, M);
   const int at = i_row * chunks + i_chunk;
 
-  float most = -INFINITY;
-  for (int i = i_thread; i < n; i += 256) {
-    s[i] = static_cast<float>(logits[i_row * V + first + i]) * scale;
-    most = metal::max(most, s[i]);
+  for (int b = i_simd; b < inside && i_chunk * inside + b < blocks; b += 8) {
+    const int begin = b * width;
+    float most = -INFINITY;
+    for (int i = begin + lane; i < begin + width; i += 32) {
+      const float v = i < n ? static_cast<float>(logits[i_row * V + first + i]) * scale : -INFINITY;
+      s[i] = v;
+      most = v > most ? v : most;
+    }
+    most = simd_max(most);
+    const float base = most == -INFINITY ? 0.0f : most;
+    float sum = 0.0f;
+    for (int i = begin + lane; i < begin + width; i += 32) {
+      sum += sample_exp(s[i] - base);
+    }
+    sum = sample_fold(sum);
+    if (lane == 0) {
+      device float* to = block + 2 * (i_row * blocks + i_chunk * inside + b);
+      to[0] = most;
+      to[1] = sum;
+    }
   }
-  most = group_max<8>(most, sums, i_simd, lane);
-  float sum = 0.0f;
-  for (int i = i_thread; i < n; i += 256) {
-    sum += metal::exp(s[i] - most);
-  }
-  sum = group_sum<8>(sum, sums + 8, i_simd, lane);
 
   const SampleStaged keys = {s};
   const SampleFromChunk sink = {s, first, value + at * M, id + at * M};
-  Selection chosen;
+  Selection chosen;  // a barrier comes before the first look at a key
   select_threshold<256>(keys, n, want, hist, part, i_thread, i_simd, lane, chosen);
   select_chosen<256, false>(keys, n, chosen, sink, part, i_thread, i_simd, lane);
   for (int i = want + i_thread; i < M; i += 256) {
@@ -91,9 +133,7 @@ METAL_FUNC void sample_chunks(
     id[at * M + i] = -1;
   }
   if (i_thread == 0) {
-    stat[3 * at] = most;
-    stat[3 * at + 1] = sum;
-    stat[3 * at + 2] = select_value(chosen.threshold);
+    cut[at] = select_value(chosen.threshold);
     unchosen[at] = chosen.equal - chosen.take;
   }
 }
@@ -117,49 +157,45 @@ struct SampleFromRow {
   }
 };
 
-// sample_row -- the M largest values of a row, its arg-max and log-sum-exp.
-//   arrays    value id stat unchosen as above; top, top_id [rows, M], ids ascending;
+// sample_row -- the M largest values of a row, how many values equal their smallest, its normaliser.
+//   arrays    value id cut unchosen block as above; top, top_id [rows, M], ids ascending;
 //             ties [rows, 1]: values of the whole row equal to the smallest of top;
-//             best [rows, 1]: lowest id of the largest value; lse [rows, 1]
+//             total [rows, 2]: the row's maximum, the sum of exp(s - maximum)
 //   grid      (256, rows, 1), threadgroup (256, 1, 1)
-//   memory    M values and ids a chunk: 39 KB a row at M = 80
-//   numerics  float, chunks in order
+//   memory    M values and ids a chunk: 16 KB a row at M = 32
+//   numerics  the sum as above. The arg-max is the lowest id of the largest of top
 //   law       decode.md 1.4
 //@kernel   sample_row
-//@template CHUNKS:int M:int
+//@template CHUNKS:int BLOCKS:int M:int
 //@in       value float32 rows, CHUNKS, M
 //@in       id int32 rows, CHUNKS, M
-//@in       stat float32 rows, CHUNKS, 3
+//@in       cut float32 rows, CHUNKS
 //@in       unchosen int32 rows, CHUNKS
+//@in       block float32 rows, BLOCKS, 2
 //@out      top float32 rows, M
 //@out      top_id int32 rows, M
 //@out      ties int32 rows, 1
-//@out      best int32 rows, 1
-//@out      lse float32 rows, 1
+//@out      total float32 rows, 2
 //@shared   atomic_uint hist[256]
 //@shared   uint part[11]
-//@shared   float sums[8]
-//@shared   int ids[8]
 //@grid     256, rows, 1
 //@group    256, 1, 1
-//@call     sample_row<CHUNKS, M>(value, id, stat, unchosen, top, top_id, ties, best, lse, hist, part, sums,
-//@call         ids, threadgroup_position_in_grid.y, thread_index_in_threadgroup,
+//@call     sample_row<CHUNKS, BLOCKS, M>(value, id, cut, unchosen, block, top, top_id, ties, total, hist, part,
+//@call         threadgroup_position_in_grid.y, thread_index_in_threadgroup,
 //@call         simdgroup_index_in_threadgroup, thread_index_in_simdgroup);
-template <int CHUNKS, int M, typename P, typename I, typename S, typename U>
+template <int CHUNKS, int BLOCKS, int M, typename P, typename I, typename C, typename U, typename B>
 METAL_FUNC void sample_row(
     P value,
     I id,
-    S stat,
+    C cut,
     U unchosen,
+    B block,
     device float* top,
     device int* top_id,
     device int* ties,
-    device int* best,
-    device float* lse,
+    device float* total,
     threadgroup atomic_uint* hist,
     threadgroup uint* part,
-    threadgroup float* sums,
-    threadgroup int* ids,
     int i_row,
     int i_thread,
     int i_simd,
@@ -171,30 +207,31 @@ METAL_FUNC void sample_row(
   select_threshold<256>(keys, CHUNKS * M, M, hist, part, i_thread, i_simd, lane, chosen);
   select_chosen<256, false>(keys, CHUNKS * M, chosen, sink, part, i_thread, i_simd, lane);
 
-  float most = -INFINITY;
-  for (int i = i_thread; i < CHUNKS; i += 256) {
-    most = metal::max(most, stat[3 * (i_row * CHUNKS + i)]);
-  }
-  most = group_max<8>(most, sums, i_simd, lane);
-  int lowest = -0x7fffffff;  // minus the id, so that the largest is the lowest id
-  for (int i = i_thread; i < CHUNKS * M; i += 256) {
-    if (value[at + i] == most) {
-      lowest = metal::max(lowest, -id[at + i]);
+  if (i_simd == 0) {
+    const int mine = 2 * i_row * BLOCKS;
+    float most = -INFINITY;
+    for (int b = lane; b < BLOCKS; b += 32) {
+      const float v = block[mine + 2 * b];
+      most = v > most ? v : most;
+    }
+    most = simd_max(most);
+    float sum = 0.0f;
+    for (int b = lane; b < BLOCKS; b += 32) {
+      sum += separate_product(block[mine + 2 * b + 1], sample_exp(block[mine + 2 * b] - most));
+    }
+    sum = sample_fold(sum);
+    if (lane == 0) {
+      total[2 * i_row] = most;
+      total[2 * i_row + 1] = sum;
     }
   }
-  lowest = group_max<8>(lowest, ids, i_simd, lane);
   if (i_thread == 0) {
-    float sum = 0.0f;
     int equal = chosen.equal;
-    for (int i = 0; i < CHUNKS; ++i) {
-      const int chunk = i_row * CHUNKS + i;
-      sum = metal::fma(stat[3 * chunk + 1], metal::exp(stat[3 * chunk] - most), sum);
-      if (select_key(stat[3 * chunk + 2]) == chosen.threshold) {
-        equal += unchosen[chunk];
+    for (int i = i_row * CHUNKS; i < (i_row + 1) * CHUNKS; ++i) {
+      if (select_key(cut[i]) == chosen.threshold) {
+        equal += unchosen[i];
       }
     }
     ties[i_row] = equal;
-    best[i_row] = -lowest;
-    lse[i_row] = most + metal::log(sum);
   }
 }

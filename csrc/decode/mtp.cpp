@@ -62,9 +62,9 @@ void MtpLoop::head() {
     primary_ = *t.pending;
     t.pending.reset();
   } else {
-    const HostRows rows(t.tip->logits);
-    primary_ = t.sample(rows, t.tip->row);
-    t.append(primary_, rows, t.tip->row);
+    const HostRows rows(t.tip->logits_row());
+    primary_ = t.sample(rows, 0);
+    t.append(primary_, rows, 0);
     t.release();
   }
   phase_ = Phase::body;
@@ -125,9 +125,9 @@ void MtpLoop::bonus() {
     return;
   }
   const Stopwatch watch(t.statistics.seconds.bonus);
-  const HostRows rows(t.tip->logits);
-  const int32_t token = t.sample(rows, t.tip->row);
-  t.append(token, rows, t.tip->row);
+  const HostRows rows(t.tip->logits_row());
+  const int32_t token = t.sample(rows, 0);
+  t.append(token, rows, 0);
   t.pending = token;
   t.statistics.bonus_tokens++;
   t.release();

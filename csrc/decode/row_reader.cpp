@@ -1,77 +1,70 @@
 #include "decode/row_reader.h"
 
 #include <algorithm>
-#include <cmath>
-
-#include "decode/sync.h"
 
 namespace qwenmtp::decode {
 
-/** False where the whole row has to be read: a tie at the cutoff that may reach
- *  outside the candidates, or a row that is not finite. */
-bool RowReader::read_candidates(
-    const mx::array& row,
-    sampling::Distribution& out) {
-  const int size = row.size();
-  const int m = static_cast<int>(
-      std::min<int64_t>(size, 4 * std::min<int64_t>(params().top_k, size)));
-  const auto scale = static_cast<float>(1.0 / params().temperature);
-  const mx::array scaled = mx::astype(row, mx::float32) * scale;
-  const mx::array ids = mx::astype(
-      mx::slice(mx::argpartition(mx::negative(scaled), m - 1), {0}, {m}),
-      mx::int32);
-  const mx::array values = mx::contiguous(mx::take(scaled, ids));
-  mx::array total = mx::logsumexp(scaled);
-  sync(ids, values, total);
-  const mx::array host_ids = mx::contiguous(ids);
-  sync(host_ids);
-  return reader_.distribution_from(
-      {std::span(host_ids.data<int32_t>(), m),
-       std::span(values.data<float>(), m),
-       total.item<float>(),
-       size},
-      out);
+namespace {
+
+/** Sizes of the candidate list; a few, so that a new top_k builds no kernel. */
+constexpr int kSizes[] = {1, 32, 128, 512};
+
+/** Candidates for the k best of `size` values; 0 where the row is read. */
+int candidates_for(int64_t k, int size) {
+  for (const int m : kSizes) {
+    if (k <= m) {
+      return std::min(m, size);
+    }
+  }
+  return 0;
 }
+
+} // namespace
 
 sampling::Distribution RowReader::distribution(
     const HostRows& rows,
     int row,
     const sampling::Steering& steering,
     sampling::Normalise normalise) {
+  const int m = on_device(steering) && params().top_k > 0
+                    ? candidates_for(params().top_k, rows.size())
+                    : 0;
   sampling::Distribution out;
-  if (on_device(steering) && params().top_k > 0 &&
-      normalise == sampling::Normalise::twice &&
-      read_candidates(rows.row(row), out)) {
+  if (m > 0 && reader_.distribution_from(
+                   rows.candidates(row, reader_.scale(), m),
+                   out,
+                   normalise)) {
     return out;
   }
   return reader_.distribution(rows[row], steering, normalise);
+}
+
+std::optional<int32_t> RowReader::best_on_device(
+    const HostRows& rows,
+    int row,
+    const sampling::Steering& steering) {
+  if (!on_device(steering)) {
+    return {};
+  }
+  const sampling::Candidates one = rows.candidates(row, 1.0f, 1);
+  return one.same_on_host(one.values[0]) ? std::optional(one.ids[0])
+                                         : std::nullopt;
 }
 
 int32_t RowReader::best(
     const HostRows& rows,
     int row,
     const sampling::Steering& steering) {
-  if (on_device(steering)) {
-    const mx::array values = rows.row(row);
-    mx::array token = mx::astype(mx::argmax(values), mx::int32);
-    mx::array finite = mx::logical_not(
-        mx::logical_or(mx::any(mx::isnan(values)), mx::isinf(mx::max(values))));
-    sync(token, finite);
-    if (finite.item<bool>()) {
-      return token.item<int32_t>();
-    }
-  }
-  return reader_.best(rows[row], steering);
+  const auto token = best_on_device(rows, row, steering);
+  return token ? *token : reader_.best(rows[row], steering);
 }
 
 int32_t RowReader::argmax(
     const HostRows& rows,
     int row,
     const sampling::Steering& steering) {
-  if (on_device(steering)) {
-    return mx::astype(mx::argmax(rows.row(row)), mx::int32).item<int32_t>();
-  }
-  return reader_.argmax(rows[row], steering);
+  const auto token = best_on_device(rows, row, steering);
+  return token ? *token : reader_.argmax(rows[row], steering);
 }
 
 } // namespace qwenmtp::decode

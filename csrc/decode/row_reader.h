@@ -1,6 +1,6 @@
 /** One sampler over the network's rows, wherever they live: on the host the
- *  whole row is read, on an accelerator only its candidates and its log-sum-exp
- *  travel. Evaluates. */
+ *  whole row is read, on an accelerator only its candidates and its normaliser
+ *  travel where they give the same answer, bit for bit. Evaluates. */
 #pragma once
 
 #include "decode/rows.h"
@@ -50,7 +50,11 @@ class RowReader {
   bool on_device(const sampling::Steering& steering) const {
     return device_ && !sampling::steers(params(), steering);
   }
-  bool read_candidates(const mx::array& row, sampling::Distribution& out);
+  /** Empty where the row itself has to be read. */
+  std::optional<int32_t> best_on_device(
+      const HostRows& rows,
+      int row,
+      const sampling::Steering& steering);
 
   sampling::Reader reader_;
   bool device_;

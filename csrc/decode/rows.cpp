@@ -24,25 +24,39 @@ sampling::Dtype row_dtype(const mx::array& rows) {
 
 } // namespace
 
-HostRows::HostRows(const mx::array& logits) : rows_(logits) {
-  sync(rows_);
-  if (!rows_.flags().row_contiguous) {
-    rows_ = mx::contiguous(rows_);
-    sync(rows_);
-  }
-}
-
 sampling::RowView HostRows::operator[](int row) const {
-  const auto size = rows_.shape(-1);
+  if (!on_host_) {
+    sync(rows_);
+    if (!rows_.flags().row_contiguous) {
+      rows_ = mx::contiguous(rows_);
+      sync(rows_);
+    }
+    on_host_ = true;
+  }
   const auto* bytes = reinterpret_cast<const char*>(rows_.data<uint8_t>());
   return {
-      bytes + static_cast<size_t>(row) * size * rows_.itemsize(),
+      bytes + static_cast<size_t>(row) * size() * rows_.itemsize(),
       row_dtype(rows_),
-      size};
+      size()};
 }
 
-mx::array HostRows::row(int row) const {
-  return mx::reshape(slice_rows(rows_, row, row + 1), {-1});
+sampling::Candidates HostRows::candidates(int row, float scale, int m) const {
+  if (!sampled_ || sampled_->scale != scale || sampled_->m != m) {
+    sampled_ = Sampled{scale, m, kernels::sample(rows_, scale, m)};
+    const auto& s = sampled_->of;
+    sync(s.top, s.ids, s.ties, s.total);
+  }
+  const auto& s = sampled_->of;
+  const auto count = static_cast<size_t>(m);
+  const float* total = s.total.data<float>() + 2 * row;
+  return {
+      {s.ids.data<int32_t>() + row * count, count},
+      {s.top.data<float>() + row * count, count},
+      s.ties.data<int32_t>()[row],
+      total[0],
+      total[1],
+      scale,
+      size()};
 }
 
 mx::array slice_rows(const mx::array& rows, int begin, int end) {

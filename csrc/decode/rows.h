@@ -5,24 +5,42 @@
 
 #include <mlx/mlx.h>
 
-#include "sampling/row.h"
+#include "kernels/sample.h"
+#include "sampling/distribution.h"
 
 namespace qwenmtp::decode {
 
 namespace mx = mlx::core;
 
-/** Evaluated logits [n, V] on the host; keeps the array alive. */
+/** Logits [n, V] as the host sees them; keeps the array alive. Waits for what a
+ *  read needs, at the first one. */
 class HostRows {
  public:
-  explicit HostRows(const mx::array& logits);
+  explicit HostRows(const mx::array& logits) : rows_(logits) {
+  }
 
-  /** On the host. */
+  /** V */
+  int size() const {
+    return rows_.shape(-1);
+  }
+
+  /** The whole row. */
   sampling::RowView operator[](int row) const;
-  /** [V], where it is. */
-  mx::array row(int row) const;
+
+  /** What the device says of the row: its m largest values. One launch and one
+   *  wait for all rows. */
+  sampling::Candidates candidates(int row, float scale, int m) const;
 
  private:
-  mx::array rows_;
+  struct Sampled {
+    float scale;
+    int m;
+    kernels::SampleOutput of;
+  };
+
+  mutable mx::array rows_;
+  mutable bool on_host_ = false;
+  mutable std::optional<Sampled> sampled_;
 };
 
 /** The rows of a prefix's last token, as far as they are known. */

@@ -30,6 +30,10 @@ bool usable(const Scan& scan) {
   return !scan.has_nan && std::isfinite(scan.max);
 }
 
+float logsumexp(float max, float exp_sum) {
+  return static_cast<float>(max + std::log(double{exp_sum}));
+}
+
 void divide(std::vector<double>& values, double total) {
   for (double& v : values) {
     v /= total;
@@ -143,58 +147,69 @@ Distribution Reader::sparse(
   if (!usable(scan)) {
     throw_non_finite("distribution", row);
   }
-  const size_t size = row.size;
-  const size_t k = std::min<uint64_t>(params_.top_k, size);
-  const size_t m = std::min<uint64_t>(4 * static_cast<uint64_t>(k), size);
+  const size_t k = std::min<uint64_t>(params_.top_k, row.size);
   collect(row, scale(), k);
   rank(k);
-  bool spilled = false;
-  if (!params_.nucleus() && ties_ == Ties::exact && m > k) {
-    const float cutoff = candidates_[k - 1].value;
-    const auto reach = std::count_if(
-        candidates_.begin(),
-        candidates_.end(),
-        [&](const Candidate& c) { return c.value >= cutoff; });
-    spilled = static_cast<size_t>(reach) >= m;
-  }
-  const float logsumexp =
-      params_.nucleus() ? static_cast<float>(scan.max + std::log(scan.exp_sum))
-                        : 0.0f;
-  return shape(k, logsumexp, spilled, normalise);
+  return shape(k, {scan.max, scan.exp_sum, reach(k), row.size}, normalise);
 }
 
-bool Reader::distribution_from(const Candidates& from, Distribution& out) {
+/** How many candidates are as large as the k-th. */
+int64_t Reader::reach(size_t k) const {
+  return std::count_if(
+      candidates_.begin(),
+      candidates_.end(),
+      [cutoff = candidates_[k - 1].value](const Candidate& c) {
+        return c.value >= cutoff;
+      });
+}
+
+bool Candidates::same_on_host(float value) const {
+  // A device may read and write subnormal numbers as zero. With this much room
+  // below it, such a value changes no order and no bit of the sum.
+  constexpr float kSmallest = std::numeric_limits<float>::min();
+  return std::isfinite(max) && std::isfinite(exp_sum) && std::isfinite(value) &&
+         scale <= 0x1p40f &&
+         std::abs(value) >= kSmallest * std::max(1.0f, scale);
+}
+
+bool Reader::distribution_from(
+    const Candidates& from,
+    Distribution& out,
+    Normalise normalise) {
+  const size_t k = std::min<uint64_t>(params_.top_k, from.size);
+  if (!from.same_on_host(from.max)) {
+    return false;
+  }
   candidates_.clear();
-  float smallest = std::numeric_limits<float>::infinity();
-  float largest = -smallest;
   for (size_t i = 0; i < from.ids.size(); i++) {
     candidates_.push_back({from.values[i], from.ids[i]});
-    smallest = std::min(smallest, from.values[i]);
-    largest = std::max(largest, from.values[i]);
   }
-  if (!std::isfinite(largest) || !std::isfinite(from.logsumexp)) {
-    return false;
-  }
-  const size_t k = std::min<uint64_t>(params_.top_k, from.size);
   rank(k);
-  if (candidates_.size() > k && smallest >= candidates_[k - 1].value) {
-    return false;
+  for (size_t i = 0; i < k; i++) {
+    if (!from.same_on_host(candidates_[i].value)) {
+      return false;
+    }
   }
-  out = shape(k, from.logsumexp, false, Normalise::twice);
+  const float smallest =
+      *std::min_element(from.values.begin(), from.values.end());
+  int64_t reached = reach(k);
+  if (smallest == candidates_[k - 1].value) {
+    reached += from.ties -
+               std::count(from.values.begin(), from.values.end(), smallest);
+  }
+  out = shape(k, {from.max, from.exp_sum, reached, from.size}, normalise);
   return true;
 }
 
-/** Mass of candidates_[0..k), which are ranked; logsumexp is the whole row's,
+/** Mass of candidates_[0..k), which are ranked. The sum is the whole row's,
  *  used by the nucleus alone. */
-Distribution Reader::shape(
-    size_t k,
-    float logsumexp,
-    bool spilled,
-    Normalise normalise) const {
+Distribution Reader::shape(size_t k, const Whole& row, Normalise normalise)
+    const {
   std::vector<double> mass(k);
   if (params_.nucleus()) {
+    const float total = logsumexp(row.max, row.exp_sum);
     for (size_t i = 0; i < k; i++) {
-      const float log_mass = candidates_[i].value - logsumexp;
+      const float log_mass = candidates_[i].value - total;
       mass[i] = static_cast<float>(std::exp(double{log_mass}));
     }
     cut_nucleus(k, params_.top_p, [&](size_t i) -> double& { return mass[i]; });
@@ -203,7 +218,8 @@ Distribution Reader::shape(
       mass[i] = std::exp(double{candidates_[i].value} - candidates_[0].value);
     }
     divide(mass, numpy_sum(mass));
-    if (spilled) {
+    const auto m = std::min<int64_t>(4 * static_cast<int64_t>(k), row.size);
+    if (ties_ == Ties::exact && m > static_cast<int64_t>(k) && row.reach >= m) {
       // The reference's exact re-selection takes a float32 softmax instead.
       for (double& w : mass) {
         w = static_cast<float>(w);
@@ -289,7 +305,7 @@ int32_t Reader::argmax(RowView row, const Steering& steering) {
 
 LogProbability Reader::log_probability(RowView row, int32_t token, int n_top) {
   const Scan scan = scan_row(row, 1.0f, true, block_max_);
-  const auto total = static_cast<float>(scan.max + std::log(scan.exp_sum));
+  const float total = logsumexp(scan.max, scan.exp_sum);
   LogProbability out{row[token] - total, {}};
   const size_t k = std::min(n_top, row.size);
   if (k > 0) {

@@ -37,13 +37,22 @@ enum class Normalise { twice, once };
  *  lowest ids of a tie. */
 enum class Ties { exact, relaxed };
 
-/** The m = min(4 * top_k, size) largest scaled values of a row, found elsewhere
- *  (on an accelerator), with the row's log-sum-exp. Any order. */
+/** What an accelerator says of a row of `size` scaled values instead of the
+ *  row: at least the top_k largest, of equal ones those with the lowest ids, in
+ *  any order; how many values of the row equal the smallest of them; the
+ *  largest; the sum of base/exp_sum.h, with its bits. */
 struct Candidates {
   std::span<const int32_t> ids;
   std::span<const float> values;
-  float logsumexp;
+  int64_t ties;
+  float max;
+  float exp_sum;
+  float scale;
   int32_t size;
+
+  /** Whether the host, reading the row, would certainly see `value`, one of the
+   *  largest, in the same place. */
+  bool same_on_host(float value) const;
 };
 
 /** Log-softmax of one token, and of the likeliest ones, best first. */
@@ -64,6 +73,10 @@ class Reader {
   const Params& params() const {
     return params_;
   }
+  /** What a sampled row is multiplied by. */
+  float scale() const {
+    return static_cast<float>(1.0 / params_.temperature);
+  }
 
   /** Needs temperature > 0. */
   Distribution distribution(
@@ -71,9 +84,13 @@ class Reader {
       const Steering& steering = {},
       Normalise normalise = Normalise::twice);
 
-  /** Needs top_k > 0. False when a tie at the cutoff may reach outside the
-   *  candidates: the whole row has to be read then. */
-  bool distribution_from(const Candidates& candidates, Distribution& out);
+  /** The row's distribution() without steering, bit for bit. Needs top_k > 0.
+   *  False where only the row itself can tell: a non-finite value, or one of
+   *  the top_k in the reach of subnormals. */
+  bool distribution_from(
+      const Candidates& candidates,
+      Distribution& out,
+      Normalise normalise = Normalise::twice);
 
   /** Greedy token: the largest value, lowest id on ties. */
   int32_t best(RowView row, const Steering& steering = {});
@@ -90,6 +107,13 @@ class Reader {
     float value;
     int32_t id;
   };
+  /** What a distribution takes from the rest of its row. */
+  struct Whole {
+    float max;
+    float exp_sum;
+    int64_t reach; // values as large as the k-th
+    int32_t size;
+  };
 
   Distribution sparse(
       RowView row,
@@ -99,15 +123,8 @@ class Reader {
   void collect(RowView row, float scale, size_t k);
   void rank(size_t k);
   int32_t first_at(RowView row, float max) const;
-  Distribution shape(
-      size_t k,
-      float logsumexp,
-      bool spilled,
-      Normalise normalise) const;
-  float scale() const {
-    return static_cast<float>(1.0 / params_.temperature);
-  }
-
+  int64_t reach(size_t k) const;
+  Distribution shape(size_t k, const Whole& row, Normalise normalise) const;
   Params params_;
   Ties ties_;
   std::vector<float> block_max_;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/exp_sum.h"
+
 #if defined(__x86_64__)
 #define QWENMTP_X86 1
 #endif
@@ -64,32 +66,13 @@ INLINE typename Vec<W>::F load(const Float16* p) {
   return (F)(((h & 0x8000u) << 16) | (big & special) | (~big & finite));
 }
 
-/** exp for x <= 0, relative error below 3e-7; 1e-38 for anything below -87. */
-template <int W>
-INLINE typename Vec<W>::F exp_nonpositive(typename Vec<W>::F x) {
-  using F = typename Vec<W>::F;
-  using I = typename Vec<W>::I;
-  constexpr float kRound = 12582912.0f; // 1.5 * 2^23: adding it rounds
-  const F low = F{} - 87.0f;
-  x = x > low ? x : low;
-  const F n = (x * 1.44269504f + kRound) - kRound;
-  const F r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  F p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  const I exponent = (__builtin_convertvector(n, I) + 127) << 23;
-  return p * (F)exponent;
-}
-
 struct Job {
   const void* data;
   int32_t size;
   float scale;
   bool want_sum;
   float* block_max;
+  float* block_sum;
 };
 
 /** Scales one block into out; returns its maximum and gathers NaN lanes. */
@@ -122,32 +105,14 @@ INLINE float scale_block(
   return top;
 }
 
-template <int W>
-INLINE double sum_block(const float* s, float max) {
-  using F = typename Vec<W>::F;
-  constexpr int kParts = kLanes / W;
-  F sum[kParts] = {};
-  for (int32_t i = 0; i < kScanBlock; i += kLanes) {
-    for (int j = 0; j < kParts; j++) {
-      sum[j] += exp_nonpositive<W>(load<W>(s + i + j * W) - max);
-    }
-  }
-  double total = 0;
-  for (int j = 0; j < kParts; j++) {
-    for (int k = 0; k < W; k++) {
-      total += sum[j][k];
-    }
-  }
-  return total;
-}
-
 template <int W, typename T>
 INLINE Scan scan(const Job& job) {
+  using F = typename Vec<W>::F;
   using I = typename Vec<W>::I;
   alignas(64) float scaled[kScanBlock];
   alignas(64) T tail[kScanBlock];
   const T* x = static_cast<const T*>(job.data);
-  Scan result{-kInfinity, false, 0.0};
+  Scan result{-kInfinity, false, 0.0f};
   I nan_lanes = {};
   for (int32_t begin = 0; begin < job.size; begin += kScanBlock) {
     const T* block = x + begin;
@@ -160,15 +125,18 @@ INLINE Scan scan(const Job& job) {
     }
     const float top = scale_block<W>(block, job.scale, scaled, &nan_lanes);
     job.block_max[begin / kScanBlock] = top;
-    const float max = std::max(result.max, top);
+    result.max = std::max(result.max, top);
     if (job.want_sum) {
       std::fill(scaled + n, scaled + kScanBlock, -kInfinity);
-      if (max > result.max) {
-        result.exp_sum *= std::exp(double{result.max} - max);
-      }
-      result.exp_sum += sum_block<W>(scaled, max);
+      job.block_sum[begin / kScanBlock] = exp_sum_of_block<F, I>(scaled, top);
     }
-    result.max = max;
+  }
+  if (job.want_sum) {
+    result.exp_sum = exp_sum_of_row<F, I>(
+        job.block_max,
+        job.block_sum,
+        (job.size + kScanBlock - 1) / kScanBlock,
+        result.max);
   }
   for (int k = 0; k < W; k++) {
     result.has_nan |= nan_lanes[k] != 0;
@@ -229,10 +197,17 @@ Scan scan_row(
     bool want_sum,
     std::vector<float>& block_max) {
   static const ScanFunction scan = choose_scan();
-  block_max.resize((row.size + kScanBlock - 1) / kScanBlock);
+  const size_t n_blocks = (row.size + kScanBlock - 1) / kScanBlock;
+  block_max.resize(n_blocks);
+  std::vector<float> block_sum(want_sum ? n_blocks : 0);
   return scan(
       row.dtype,
-      {row.data, row.size, scale, want_sum, block_max.data()});
+      {row.data,
+       row.size,
+       scale,
+       want_sum,
+       block_max.data(),
+       block_sum.data()});
 }
 
 void scaled_values(

@@ -1,23 +1,23 @@
 /** The one pass over a logits row that every read needs: maxima per block and
- *  the sum of exponentials. Same bits on every machine: sixteen logical lanes,
- *  no fused multiply-adds. */
+ *  the sum of exponentials (base/exp_sum.h). Same bits on every machine. */
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "base/exp_sum.h"
 #include "sampling/row.h"
 
 namespace qwenmtp::sampling {
 
-constexpr int32_t kScanBlock = 512;
+constexpr int32_t kScanBlock = kExpBlock;
 
 struct Scan {
   /** Of scaled values s = x * scale in float32; NaN never wins. */
   float max;
   bool has_nan;
   /** sum(exp(s - max)), relative error below 1e-6; 0 if not asked for. */
-  double exp_sum;
+  float exp_sum;
 };
 
 /** block_max gets the maximum of every kScanBlock scaled values. */

@@ -67,6 +67,8 @@ inline nanobind::object to_numpy(const mlx::core::array& lazy) {
   nb::dlpack::dtype type = nb::dtype<float>();
   if (a.dtype() == mx::bfloat16) {
     type = nb::dtype<uint16_t>();
+  } else if (a.dtype() == mx::float16) {
+    type = {static_cast<uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
   } else if (a.dtype() == mx::int32) {
     type = nb::dtype<int32_t>();
   } else if (a.dtype() == mx::uint32) {

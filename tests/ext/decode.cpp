@@ -5,12 +5,15 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
 
+#include "arrays.h"
 #include "bindings/decode_values.h"
 #include "convert.h"
+#include "decode/row_reader.h"
 #include "scripted.h"
 #include "testing.h"
 
@@ -219,6 +222,50 @@ void register_decode(nb::module_& m) {
       .def_prop_ro("statistics", [](ScriptedDecoder& d) {
         return bindings::to_dict(d.decoder.statistics());
       });
+
+  nb::class_<decode::HostRows>(m, "HostRows")
+      .def("__init__", [](decode::HostRows* self, const testing::NumPy& rows) {
+        new (self) decode::HostRows(testing::to_mlx(rows));
+      });
+  nb::class_<decode::RowReader>(m, "RowReader")
+      .def(
+          "__init__",
+          [](decode::RowReader* self,
+             const sampling::Params& params,
+             bool on_device,
+             bool relaxed) {
+            new (self) decode::RowReader(
+                params,
+                on_device,
+                relaxed ? sampling::Ties::relaxed : sampling::Ties::exact);
+          })
+      .def(
+          "distribution",
+          [](decode::RowReader& self,
+             const decode::HostRows& rows,
+             int row,
+             const std::optional<sampling::TokenCounts>& counts,
+             bool once) {
+            return self.distribution(
+                rows,
+                row,
+                {counts ? &*counts : nullptr, {}},
+                once ? sampling::Normalise::once : sampling::Normalise::twice);
+          },
+          nb::arg("rows"),
+          nb::arg("row"),
+          nb::arg("counts") = nb::none(),
+          nb::arg("once") = false)
+      .def(
+          "best",
+          [](decode::RowReader& self, const decode::HostRows& rows, int row) {
+            return self.best(rows, row);
+          })
+      .def(
+          "argmax",
+          [](decode::RowReader& self, const decode::HostRows& rows, int row) {
+            return self.argmax(rows, row);
+          });
 
   nb::class_<decode::DepthPolicy>(m, "DepthPolicy")
       .def(nb::init<int, bool>())

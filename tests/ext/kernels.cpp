@@ -11,6 +11,7 @@
 #include "kernels/ple.h"
 #include "kernels/pool.h"
 #include "kernels/rows.h"
+#include "kernels/sample.h"
 #include "launch.h"
 #include "model/embedding.h"
 #include "testing.h"
@@ -265,6 +266,12 @@ void register_kernels(nb::module_& parent) {
           return std::vector<mx::array>{r.added, r.normed, r.conv};
         }};
       });
+  m.def("sample", [](const NumPy& logits, float scale, int most) {
+    return Launch{[logits = to_mlx(logits), scale, most] {
+      auto r = kernels::sample(logits, scale, most, kCpu);
+      return std::vector<mx::array>{r.top, r.ids, r.ties, r.total};
+    }};
+  });
   register_mixers(m);
 }
 

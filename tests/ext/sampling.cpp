@@ -135,14 +135,27 @@ void register_sampling(nb::module_& m) {
           [](Reader& self,
              const std::vector<int32_t>& ids,
              const std::vector<float>& values,
-             float logsumexp,
-             int32_t size) -> std::optional<Distribution> {
+             int64_t ties,
+             float max,
+             float exp_sum,
+             int32_t size,
+             bool once) -> std::optional<Distribution> {
             Distribution out;
-            if (!self.distribution_from({ids, values, logsumexp, size}, out)) {
+            if (!self.distribution_from(
+                    {ids, values, ties, max, exp_sum, self.scale(), size},
+                    out,
+                    once ? Normalise::once : Normalise::twice)) {
               return std::nullopt;
             }
             return out;
-          })
+          },
+          nb::arg("ids"),
+          nb::arg("values"),
+          nb::arg("ties"),
+          nb::arg("max"),
+          nb::arg("exp_sum"),
+          nb::arg("size"),
+          nb::arg("once") = false)
       .def(
           "best",
           [](Reader& self,

@@ -40,7 +40,7 @@ def cases() -> Iterator[Case]:
             yield rows.gather_case("released", t, False, n, 10, 640, 4, bits)
         yield moe.route_case("released", t, n, 512, 10)
         yield moe.combine_case("released", t, n, 2560, 10)
-        yield sample.chunks_case("released", t, n, 8192, 80, 4096)
+        yield sample.chunks_case("released", t, n, 8192, 32, 4096)
         for g in ("demo", "ragged"):
             yield gdn.inputs_case(g, t, n, 4, min(n, 4))
             yield gdn.step_case(g, t, n)
@@ -58,7 +58,7 @@ def cases() -> Iterator[Case]:
             yield qsa.keys_case(g, t, n)
     for n in ROWS:
         yield qsa.top_case("released", n, 8192, 32000)
-        yield sample.row_case("released", n, 248320, 80, 4096)
+        yield sample.row_case("released", n, 248320, 32, 4096)
 
 
 def worst(case: Case, result: Result, want: list[np.ndarray]) -> float:

@@ -50,13 +50,13 @@ def released(t: str, n: int) -> list[Case]:
         qsa.attend_case(g, t, n, 2100),
         qsa.combine_case(g, t, n, 30),
         qsa.keys_case(g, t, n),
-        sample.chunks_case(g, t, n, 248320, 80, 4096),
+        sample.chunks_case(g, t, n, 248320, 32, 4096),
     ]
 
 
 CASES = [*ALL, *(c for t in TYPES for n in ROWS for c in released(t, n))]
 for n in ROWS:
-    CASES += [qsa.top_case("released", n, 32768, 131000), sample.row_case("released", n, 248320, 80, 4096)]
+    CASES += [qsa.top_case("released", n, 32768, 131000), sample.row_case("released", n, 248320, 32, 4096)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)

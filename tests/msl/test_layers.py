@@ -133,3 +133,31 @@ def test_qsa(dtype: str, n: int, first: int) -> None:
     blocks = normal(rng, dtype, first // ratio + n_new + 3, di)
     keys, values = (bits(normal(rng, dtype, hkv, first + n + 5, d)) for _ in range(2))
     same(native.qsa_attend(made[4], qg, made[5], keys, values, bits(blocks), first, weights), exact=(1,))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("size", "m"), [(4096, 32), (9000, 9), (20, 20)])
+@pytest.mark.parametrize("kind", ["normal", "tied", "masked", "huge"])
+def test_sample(dtype: str, size: int, m: int, kind: str) -> None:
+    """Every output has the same bits, the sum of exponentials too: a nucleus must not depend on who summed."""
+    x = normal(np.random.default_rng(size), "float32", 3, size, scale=4.0)
+    if kind == "tied":
+        x = np.minimum(np.round(x), 2) + np.float32(0.25)
+    elif kind == "masked":
+        x[:, : size - m] = -np.inf
+    elif kind == "huge":
+        x *= 30
+    logits = bits(x.astype({"bfloat16": ml_dtypes.bfloat16}.get(dtype, dtype)))
+    same(native.sample(logits, 1 / 0.7, m), exact=(0, 1, 2, 3))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_sample_of_a_row_that_is_not_finite(value: float) -> None:
+    """The text says so where the bodies do; nothing else of such a row is promised."""
+    x = normal(np.random.default_rng(0), "float32", 3, 1029)
+    x[1, 700] = value
+    launch = native.sample(x, 1.0, 9)
+    with launcher.text():
+        sums = launch.run()[3][:, 1]
+    assert np.isnan(sums).tolist() == [False, True, False]
+    np.testing.assert_array_equal(sums, launch.run()[3][:, 1])

@@ -146,23 +146,37 @@ def test_penalties_round_in_the_rows_own_dtype(
     assert np.allclose(mass, expected / expected.sum(), atol=1e-12)  # float64 on both sides
 
 
-def test_candidates_from_an_accelerator_give_the_rows_own_distribution() -> None:
-    row = (np.random.default_rng(5).standard_normal(3000) * 3).astype(np.float32)
-    read = reader(config(0.7, 0.95, 20))
-    scaled = row * np.float32(1 / 0.7)
-    ids = np.argsort(-scaled)[:80]
-    wide = scaled.astype(np.float64)
-    lse = np.float32(wide.max() + np.log(np.exp(wide - wide.max()).sum()))
-    got = read.distribution_from(ids.tolist(), scaled[ids].tolist(), float(lse), row.size)
-    want = read.distribution(row)
-    assert got.ids == want.ids
-    assert np.allclose(got.mass, want.mass, atol=MASS)
-
-
-def test_candidates_whose_ties_may_reach_outside_are_declined() -> None:
+def test_candidates_decline_what_only_the_row_can_tell() -> None:
+    """A value that a device may read as zero, one that is not finite, a row whose sum is NaN."""
     read = reader(config(1.0, 0.95, 2))
-    assert read.distribution_from([3, 1, 2, 0, 9, 8, 7, 6], [2.0] + [1.0] * 7, 2.5, 100) is None
-    assert read.distribution_from([3, 1, 2, 0, 9, 8, 7, 6], [2.0] + [1.0] * 6 + [0.5], 2.5, 100) is not None
+    fine = {"ids": [3, 1, 2], "values": [2.0, 1.0, 0.5], "ties": 1, "max": 2.0, "exp_sum": 3.0, "size": 100}
+    assert read.distribution_from(**fine).ids == [1, 3]
+    assert read.distribution_from(**fine | {"values": [2.0, 1.0, 0.0]}).ids == [1, 3]
+    for second in (0.0, 1e-39, -1e-39, -np.inf):
+        assert read.distribution_from(**fine | {"values": [2.0, second, -np.inf]}) is None
+    for name in ("max", "exp_sum"):
+        for value in (np.nan, np.inf):
+            assert read.distribution_from(**fine | {name: value}) is None
+    # At T = 0.01 a subnormal logit is 100 times as large in the scaled row.
+    cold = reader(config(0.01, 0.95, 1))
+    assert cold.distribution_from(**fine | {"values": [2e-36, -1.0, -2.0], "max": 2e-36}).ids == [3]
+    assert cold.distribution_from(**fine | {"values": [1e-36, -1.0, -2.0], "max": 1e-36}) is None
+    assert reader(config(1e-13, 0.95, 1)).distribution_from(**fine) is None
+
+
+def test_ties_outside_the_candidates_count_for_the_rounding_of_their_mass() -> None:
+    """Without a nucleus a row with 4 k values down to the cutoff has its masses rounded to float32."""
+    read = reader(config(1.0, 1.0, 3))
+    row = np.full(100, 1.1, np.float32)
+    row[50] = 3.3
+    base = {"ids": [0, 1, 2, 50], "values": [*row[:3], row[50]], "max": row[50], "exp_sum": 12.0, "size": 100}
+    assert read.distribution_from(**base, ties=99).mass == read.distribution(row).mass
+    row[11:] = 0.5
+    row[50] = 3.3
+    assert read.distribution_from(**base, ties=11).mass == read.distribution(row).mass
+    row[10] = 0.5
+    assert read.distribution_from(**base, ties=10).mass == read.distribution(row).mass
+    assert read.distribution_from(**base, ties=10).mass != read.distribution_from(**base, ties=11).mass
 
 
 @pytest.mark.parametrize("where", [0, 300, 511, 512, 999])

@@ -209,6 +209,19 @@ struct PleCall {
   OutRows conv_out;
 };
 
+struct SampleCall {
+  Type type;
+  int32_t n_rows;
+  int32_t size; // of the vocabulary
+  int32_t most; // candidates of a row
+  float scale;
+  Rows logits;   // [n, size]
+  float* top;    // [n, most], by id
+  int32_t* ids;  // [n, most] ascending
+  int32_t* ties; // [n]
+  float* total;  // [n, 2]: maximum, sum of exponentials
+};
+
 /** One function per family, for one instruction set. */
 struct Bodies {
   const char* isa;
@@ -220,6 +233,7 @@ struct Bodies {
   void (*qsa_prepare)(const QsaPrepareCall&);
   void (*qsa_attend)(const QsaAttendCall&);
   void (*ple)(const PleCall&);
+  void (*sample)(const SampleCall&);
 };
 
 /** The set in use: the widest that this machine runs. Throws DeviceError on an

@@ -13,5 +13,6 @@ void moe(const MoeCall& call);
 void qsa_prepare(const QsaPrepareCall& call);
 void qsa_attend(const QsaAttendCall& call);
 void ple(const PleCall& call);
+void sample(const SampleCall& call);
 
 } // namespace qwenmtp::kernels::cpu::QWENMTP_ISA

@@ -17,6 +17,7 @@ const Bodies kBodies = {
     .qsa_prepare = qsa_prepare,
     .qsa_attend = qsa_attend,
     .ple = ple,
+    .sample = sample,
 };
 
 } // namespace qwenmtp::kernels::cpu::QWENMTP_ISA
