@@ -118,6 +118,16 @@ class Engine:
         if own:
             self._admitted[speculate] = context
 
+    def gdn_compiled(self, settings: Settings) -> str:
+        """Why GDN layers are not compiled.
+
+        MLX would fuse element-wise operators, and a layer's launches are kernels of our own alone
+        (tests/decode/test_launches.py); on the CPU it would call a C++ compiler at run time.
+        """
+        if settings.gdn.compile == "off":
+            return "off"
+        return "cpu back end" if self.device == "cpu" else "no dispatch saved"
+
     def expect(self, held: list[int], ids: list[int]) -> None:
         """Start reading the n-gram rows that a prompt needs first, behind what the live state holds of it."""
         n = len(held) if ids[: len(held)] == held else 0

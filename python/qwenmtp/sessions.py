@@ -297,6 +297,7 @@ class Session:
             if not refused:
                 self._timeline.commit(start, finish)
         stats = dict(decoder.statistics)
+        stats["gdn_compiled"] = self._engine.gdn_compiled(self._settings)
         stats["ple"] |= {"residency": self._engine.residency, "staging": self._settings.ple.staging}
         return Turn(
             ids=ids,

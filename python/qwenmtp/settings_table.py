@@ -43,7 +43,7 @@ class GdnSettings:
         "on",
         v.SWITCH,
         "GDN_COMPILE",
-        "compile runs of GDN layers for forwards of 1 to 4 rows; auto is on where it saves dispatches",
+        "let MLX compile GDN layers where that saves launches: nowhere so far, and stats.gdn_compiled says why",
         kill=True,
     )
 

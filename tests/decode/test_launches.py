@@ -43,6 +43,19 @@ def test_every_layer_is_there(found: dict[str, dict[str, int]]) -> None:
     assert ar["rows_affine"] == 2 * LAYERS["gdn"] + 3 * LAYERS["qsa"] + 5 * n + 2 + 2
 
 
+def test_a_gdn_layer_is_kernels_of_ours_alone() -> None:
+    """So `mx::compile`, which fuses element-wise operators, would save none of its launches (setting gdn.compile)."""
+    text = RELEASED["text_config"]
+    small, large = (
+        launches(RELEASED | {"text_config": text | {"num_hidden_layers": n, "full_attention_interval": n}})
+        for n in (4, 8)
+    )
+    for step in ("ar", "verify", "round"):
+        grown = {node for node, n in large[step].items() if n > small[step][node]}
+        assert "gdn_verify_rows" in grown
+        assert all(node == node.lower() for node in grown)  # operators of MLX are capitalised
+
+
 def test_layers_add_up() -> None:
     def total(n_layers: int) -> int:
         text = RELEASED["text_config"] | {"num_hidden_layers": n_layers}
