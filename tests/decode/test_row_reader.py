@@ -144,6 +144,15 @@ def test_only_the_candidates_are_read_in_one_launch_for_all_rows() -> None:
     assert tokens == [int(x[1].argmax()) + 1, int(x[2].argmax()) + 1]
 
 
+def test_two_temperatures_over_the_same_rows() -> None:
+    x = ROWS["normal 0"][None]
+    rows = core.HostRows(x)
+    for temperature in (0.6, 0.9, 0.6):
+        params = core.Params(temperature, 0.95, 20, 0.0, 0.0)
+        got = core.RowReader(params, True, False).distribution(rows, 0)
+        assert got.mass == core.RowReader(params, False, False).distribution(core.HostRows(x), 0).mass
+
+
 @pytest.mark.parametrize("target", [(0.0, 0.95, 20, 0.0, 0.0), (0.6, 0.95, 20, 0.0, 0.0), (1.0, 1.0, 5, 0.0, 0.0)])
 @pytest.mark.parametrize("options", [{"speculate": False}, {"depth": 3}, {"depth": 2, "block_verify": True}])
 def test_the_demo_model_answers_alike(demo: Any, target: tuple[float, ...], options: dict[str, Any]) -> None:
