@@ -1,5 +1,6 @@
 """States of a real small model: saved, read back, and continued like the ones that were never saved."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -311,3 +312,16 @@ def test_another_process_reads_every_byte_and_goes_on_like_a_teacher(model, fold
         assert content(folder, name + ".again") == content(folder, name), name
         assert load(folder, model, name).first_difference(teacher) is None, name
         assert load(folder, model, name + ".more").first_difference(ahead) is None, name
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(model, folder):
+    (state,) = grown(model, "mtp", 9)
+    save(folder, model, state)
+    file = _core.CheckpointFile(folder.fd, "a")
+    header = file.header()
+    file.verify(header)
+    os.utime(folder.path / "a", (1, 1))  # as a writer would leave it
+    for read in (lambda: file.verify(header), lambda: _core.load_state(model, file, IDENTITY, OWNER)):
+        with pytest.raises(CheckpointError) as caught:
+            read()
+        assert (caught.value.outcome, caught.value.details["reason"]) == ("corrupt", "changed")
