@@ -139,7 +139,7 @@ def test_without_staging_rows_are_read_one_by_one_and_nothing_is_kept():
         stats = session.last_turn.stats["ple"]
         assert stats["staging"] is False
         assert stats["rows_requested"] == 16 * stats["windows"]["tokens"] > 0
-        assert stats["rows_hot"] == stats["rows_ahead"] == stats["requests"] == 0
+        assert stats["rows_hot"] == stats["rows_ahead"] == stats["requests"] == stats["rows_distinct"] == 0
 
 
 def test_the_first_chunk_is_requested_before_anything_is_pulled():
