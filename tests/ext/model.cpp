@@ -112,9 +112,11 @@ class Sequence {
   }
 
   nb::dict state() const {
+    auto trunk = trunk_;
+    model_.trunk().settle(trunk); // on a GPU rows wait in it
     Arrays all;
-    for (size_t i = 0; i < trunk_.layers.size(); i++) {
-      const auto& layer = trunk_.layers[i];
+    for (size_t i = 0; i < trunk.layers.size(); i++) {
+      const auto& layer = trunk.layers[i];
       auto p = "state." + std::to_string(i) + ".";
       if (const auto* gdn = std::get_if<state::GdnState>(&layer.mixer)) {
         all.emplace_back(p + "conv", gdn->conv);
