@@ -28,6 +28,7 @@ from qwenmtp.errors import (
 
 if TYPE_CHECKING:
     from qwenmtp.bank import SessionBank
+    from qwenmtp.bench.timing import BenchResult
     from qwenmtp.model import Model, load
     from qwenmtp.plan import MemoryPlan
     from qwenmtp.sampling import SamplingParams
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 check_mlx()
 
 __all__ = [
+    "BenchResult",
     "Cancelled",
     "CheckpointError",
     "CheckpointStore",
@@ -72,6 +74,7 @@ __all__ = [
 
 # Module of each name that is loaded at its first use.
 _LAZY = {
+    "BenchResult": "bench.timing",
     "CheckpointStore": "store",
     "MemoryPlan": "plan",
     "Model": "model",

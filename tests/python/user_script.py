@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import assert_type
 
 from qwenmtp import (
+    BenchResult,
     Cancelled,
     CheckpointError,
     CheckpointStore,
@@ -88,6 +89,11 @@ def describe(model: Model) -> None:
 def passed(report: VerifyReport) -> bool:
     """Whether this machine keeps the promises."""
     return report.passed
+
+
+def record(results: list[BenchResult]) -> str:
+    """Results of a benchmark as one JSON line each."""
+    return "\n".join(json.dumps(r.to_json()) for r in results)
 
 
 def main(path: str) -> int:
