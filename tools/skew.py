@@ -6,11 +6,9 @@ Uses the one setting that a user has, in an environment and a copy of the commit
 
 from __future__ import annotations
 
-import io
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 from pathlib import Path
 
@@ -23,8 +21,9 @@ def main() -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     work = ROOT / "build" / "skew" / version
     shutil.rmtree(work, ignore_errors=True)
-    with tarfile.open(fileobj=io.BytesIO(subprocess.check_output(["git", "archive", "HEAD"], cwd=ROOT))) as tree:
-        tree.extractall(work / "source", filter="data")
+    work.mkdir(parents=True)
+    subprocess.run(["git", "archive", "-o", work / "tree.tar", "HEAD"], cwd=ROOT, check=True)
+    shutil.unpack_archive(work / "tree.tar", work / "source")
 
     def run(*command: str | Path) -> int:
         return subprocess.run(list(map(str, command)), cwd=work / "source", check=False).returncode

@@ -15,7 +15,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 import tomllib
 from pathlib import Path
@@ -71,8 +70,7 @@ class Builder:
         path = self._newest("*.tar.gz")
         tree = self.work / "source"
         shutil.rmtree(tree, ignore_errors=True)
-        with tarfile.open(path) as archive:
-            archive.extractall(tree, filter="data")
+        shutil.unpack_archive(path, tree)
         (only,) = tree.iterdir()
         self.tree = only
         return path
