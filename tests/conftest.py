@@ -1,4 +1,4 @@
-"""Watches where qwenmtp makes its errors, so that a whole run can say which places no test has reached."""
+"""Lets tests share modules; watches where qwenmtp makes its errors: a whole run can say which places none reached."""
 
 import ast
 import sys
@@ -10,6 +10,7 @@ import pytest
 import qwenmtp
 from qwenmtp import errors
 
+sys.path.insert(0, str(Path(__file__).parent))  # `oracle`, `kernels.launch`, `msl.harness`, from any room's tests
 PACKAGE = Path(qwenmtp.__file__).parent
 REACHED: set[tuple[str, int]] = set()  # file below python/qwenmtp, line
 _made = errors.QwenMtpError.__init__

@@ -1,12 +1,9 @@
 """The release that every test of `convert` reads."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from convert.release import GOLDEN, make_tiny
 
 

@@ -1,12 +1,8 @@
-"""Makes `oracle` and `kernels.launch` importable; undoes what a test selects."""
+"""Undoes what a test selects."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 @pytest.fixture(autouse=True)
