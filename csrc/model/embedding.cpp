@@ -1,6 +1,7 @@
 #include "model/embedding.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -47,9 +48,15 @@ mx::array Embedding::operator()(std::span<const int32_t> ids, int copies)
       dtype_);
   auto* p_out = out.data<std::byte>();
 
+  const bool wide = dtype_ == mx::float32;
   ple::RowFormat format{.dim = hidden_, .coding = ple::Coding::kAffine};
+  std::array<const std::byte*, 3> planes{};
   std::vector<std::byte> record;
   if (table_.scales) {
+    planes = {
+        table_.weight.data<std::byte>(),
+        table_.scales->data<std::byte>(),
+        table_.biases->data<std::byte>()};
     format.bits = table_.quant.bits;
     format.group_size = table_.quant.group_size;
     format.scale_bytes = static_cast<int>(table_.scales->itemsize());
@@ -61,13 +68,11 @@ mx::array Embedding::operator()(std::span<const int32_t> ids, int copies)
           "[model.forward] token id " + std::to_string(id) +
           ", expected 0 .. " + std::to_string(vocab - 1));
     }
-    const bool wide = dtype_ == mx::float32;
     if (table_.scales) {
       std::byte* p_record = record.data();
-      int plane = 0;
-      for (const auto& a : {table_.weight, *table_.scales, *table_.biases}) {
-        const size_t bytes = format.plane_bytes(plane++);
-        std::memcpy(p_record, a.data<std::byte>() + id * bytes, bytes);
+      for (int plane = 0; plane < 3; ++plane) {
+        const size_t bytes = format.plane_bytes(plane);
+        std::memcpy(p_record, planes[plane] + id * bytes, bytes);
         p_record += bytes;
       }
       ple::decode_row(
