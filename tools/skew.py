@@ -33,7 +33,8 @@ def main() -> int:
     needed = [r for r in project["build-system"]["requires"] if not r.startswith("mlx")]
     needed += project["project"]["optional-dependencies"]["test"]
     needed += [r for r in project["project"]["dependencies"] if not r.startswith("mlx")]
-    setting = ("-C", f"cmake.define.QWENMTP_MLX_VERSION={version}", "-C", "cmake.define.QWENMTP_TESTING=ON")
+    defines = (f"cmake.define.QWENMTP_MLX_VERSION={version}", "cmake.define.QWENMTP_TESTING=ON")
+    setting = [f"--config-settings={define}" for define in defines]
     return (
         run(python, "-m", "pip", "install", "-q", f"mlx[cpu]=={version}", "ninja", *needed)
         or run(python, "-m", "pip", "install", "-q", ".", "--no-build-isolation", "--no-deps", *setting)

@@ -21,7 +21,8 @@ ELSEWHERE = {
     "pip install 'qwenmtp[cpu]'": "tools/wheels/try_wheel.py",
     "python3 tools/wheels/build.py": ".ci/run",
     "pip install 'mlx[cpu]==0.32.2' 'nanobind==3.1.0' 'scikit-build-core>=1.1,<1.2' ninja": "tools/skew.py",
-    "pip install . --no-build-isolation --no-deps -C cmake.define.QWENMTP_MLX_VERSION=0.32.2": "tools/skew.py",
+    "pip install . --no-build-isolation --no-deps "
+    "--config-settings cmake.define.QWENMTP_MLX_VERSION=0.32.2": "tools/skew.py",
 }
 
 
@@ -85,7 +86,7 @@ def test_the_readme_has_two_commands_that_differ_in_extras_and_end() -> None:
     generate, test = readme_commands()
     install = 'python3 -m venv .venv && .venv/bin/pip install -q ".[{}]"'
     assert generate.startswith(install.format("cpu") + " && .venv/bin/qwenmtp generate --model models/demo ")
-    assert test.startswith(install.format("cpu,test") + " -C cmake.define.QWENMTP_TESTING=ON && ")
+    assert test.startswith(install.format("cpu,test") + " --config-settings cmake.define.QWENMTP_TESTING=ON && ")
     assert test.endswith("/python -m pytest -q")
 
 
