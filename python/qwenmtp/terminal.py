@@ -23,6 +23,8 @@ def painted(text: str, colour: str, stream: TextIO | None = None) -> str:
 class ProgressLine:
     """One line on stderr that shows how far something has come; silent unless stderr is a terminal.
 
+    With rich (extra `cli`) it also shows the time left and fits the width of the terminal.
+
     Args:
         label: What is going on.
         stream: Where to; stderr by default.
@@ -31,8 +33,8 @@ class ProgressLine:
     def __init__(self, label: str, stream: TextIO | None = None):
         self._label = label
         self._stream = sys.stderr if stream is None else stream
-        self._shown = False
         self._live = self._stream.isatty() and not dumb_terminal()
+        self._bar: _Bar | _RichBar | None = None
 
     def __enter__(self) -> ProgressLine:
         return self
@@ -42,20 +44,55 @@ class ProgressLine:
 
     def clear(self) -> None:
         """Take the line away."""
-        if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._shown = False
+        if self._bar:
+            self._bar.clear()
+            self._bar = None
 
     def __call__(self, done: int, total: int) -> None:
         """Show `done` of `total`."""
         if not self._live or total <= 0:
             return
-        share = min(done / total, 1.0)
+        if self._bar is None:
+            try:
+                self._bar = _RichBar(self._label, self._stream)
+            except ImportError:
+                self._bar = _Bar(self._label, self._stream)
+        self._bar.show(min(done / total, 1.0))
+
+
+class _Bar:
+    def __init__(self, label: str, stream: TextIO):
+        self._label, self._stream = label, stream
+
+    def show(self, share: float) -> None:
         filled = round(share * 30)
-        self._stream.write(f"\r{self._label} {'#' * filled}{'.' * (30 - filled)} {share:4.0%}")
+        self._write(f"\r{self._label} {'#' * filled}{'.' * (30 - filled)} {share:4.0%}")
+
+    def clear(self) -> None:
+        self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
         self._stream.flush()
-        self._shown = True
+
+
+class _RichBar:
+    """rich's own; its thread redraws it ten times a second. ImportError without rich."""
+
+    def __init__(self, label: str, stream: TextIO):
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(file=stream, force_terminal=True, no_color=not colour_wanted())
+        self._progress = Progress(console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+        self._task = self._progress.add_task(label, total=1.0)
+
+    def show(self, share: float) -> None:
+        self._progress.update(self._task, completed=share)
+        self._progress.start()
+
+    def clear(self) -> None:
+        self._progress.stop()
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ import pytest
 import qwenmtp
 from qwenmtp.cli import main
 from qwenmtp.commands import COMMANDS
-from qwenmtp.terminal import ProgressLine, human_bytes, table
+from qwenmtp.terminal import human_bytes, table
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = str(ROOT / "models" / "demo")
@@ -236,21 +236,6 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
         err = process.stderr.read()
     assert "Traceback" not in err
     assert process.returncode == 1
-
-
-def test_progress_shows_on_a_terminal_and_leaves_no_trace(stream: Any) -> None:
-    terminal: Any = stream(True)
-    with ProgressLine("reading", terminal) as line:
-        line(1, 4)
-        assert "25%" in terminal.text
-    assert terminal.text.endswith("\r\x1b[K")
-
-
-def test_progress_says_nothing_on_a_pipe(stream: Any) -> None:
-    pipe: Any = stream(False)
-    with ProgressLine("reading", pipe) as line:
-        line(1, 4)
-    assert pipe.text == ""
 
 
 def test_tables_align_numbers_to_the_right() -> None:

@@ -137,15 +137,66 @@ def test_progress_leaves_a_dumb_terminal_alone(stream: Any, monkeypatch: pytest.
     assert terminal.text == ""
 
 
-def test_a_real_terminal_sees_progress_and_a_pipe_does_not(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "qwenmtp", "convert", TINY]
+@pytest.fixture(params=[True, False], ids=["rich", "plain"])
+def rich(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether rich can be imported, on a terminal that moves its cursor."""
+    monkeypatch.setenv("TERM", "xterm")
+    if not request.param:
+        monkeypatch.setitem(sys.modules, "rich.progress", None)
+    return bool(request.param)
+
+
+def test_progress_shows_on_a_terminal_and_leaves_no_trace(stream: Any, rich: bool) -> None:
+    terminal: Any = stream(True)
+    with ProgressLine("reading", terminal) as line:
+        line(1, 4)
+        assert "reading" in terminal.text
+        assert "25%" in terminal.text
+        assert ("#" in terminal.text) != rich
+        line.clear()
+        shown = terminal.text
+        line.clear()
+        assert terminal.text == shown
+        line(1, 2)
+        assert "50%" in terminal.text.removeprefix(shown)
+    assert terminal.text.endswith("\r\x1b[1A\x1b[2K" if rich else "\r\x1b[K")
+
+
+def test_progress_says_nothing_on_a_pipe(stream: Any, rich: bool) -> None:
+    pipe: Any = stream(False)
+    with ProgressLine("reading", pipe) as line:
+        line(1, 4)
+    assert pipe.text == ""
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_richs_bar_is_coloured_only_where_colour_is_wanted(
+    stream: Any, monkeypatch: pytest.MonkeyPatch, rich: bool, refused: bool
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1" if refused else "")
+    terminal: Any = stream(True)
+    with ProgressLine("reading", terminal) as line:
+        line(1, 4)
+    assert bool(re.search(r"\x1b\[[\d;]*3\d", terminal.text)) == (rich and not refused)
+
+
+@pytest.mark.parametrize(("before", "mark"), [("", "━"), ("sys.modules['rich'] = None; ", "#")], ids=["rich", "plain"])
+def test_a_real_terminal_sees_progress(tmp_path: Path, before: str, mark: str) -> None:
+    code = f"import sys; {before}from qwenmtp.cli import main; sys.exit(main())"
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as terminal:
-        env = {**ENV, "TERM": "xterm"}
-        subprocess.run([*command, str(tmp_path / "a")], stdout=subprocess.PIPE, stderr=theirs, env=env, check=True)
+        command = [sys.executable, "-c", code, "convert", TINY, str(tmp_path / "a")]
+        subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, env={**ENV, "TERM": "xterm"}, check=True)
         os.close(theirs)
-        assert b"converting #" in terminal.read(1 << 16)
-    assert subprocess.run([*command, str(tmp_path / "b")], capture_output=True, env=ENV, check=True).stderr == b""
+        shown = terminal.read(1 << 16).decode(errors="replace")
+    assert "converting" in shown
+    assert mark in shown
+
+
+def test_a_pipe_sees_no_progress_and_loads_no_rich(tmp_path: Path) -> None:
+    code = "import sys; from qwenmtp.cli import main; sys.exit(main() or 'rich' in sys.modules)"
+    command = [sys.executable, "-c", code, "convert", TINY, str(tmp_path / "a")]
+    assert subprocess.run(command, capture_output=True, env=ENV, check=True).stderr == b""
 
 
 def test_version_names_mlx_and_the_build() -> None:
