@@ -197,6 +197,7 @@ nb::dict to_dict(const decode::Released& released) {
 nb::dict to_dict(const decode::Statistics& s) {
   nb::dict out;
   out["rounds"] = s.rounds;
+  out["syncs"] = s.syncs;
   out["drafted_tokens"] = s.drafted_tokens;
   out["accepted_drafts"] = s.accepted_drafts;
   out["rejected_drafts"] = s.rejected_drafts;

@@ -14,9 +14,9 @@ void ArLoop::advance() {
   if (!t.tokens.empty()) {
     forward_last();
   }
-  const HostRows rows(t.tip->logits);
-  const int32_t token = t.sample(rows, t.tip->row);
-  t.append(token, rows, t.tip->row);
+  const Tip tip = *t.tip;
+  const int32_t token = t.sample(*tip.rows, tip.row);
+  t.append(token, *tip.rows, tip.row);
   t.statistics.rounds++;
   t.release();
   done_ = t.repeats() || t.room() <= 0;
@@ -36,9 +36,10 @@ void ArLoop::forward_last() {
   const Rows next =
       t.network.forward({&t.tokens.back(), 1}, LogitRows::last, false);
   t.statistics.verify_calls++;
-  t.tip = Tip{*next.logits, std::nullopt, 0};
-  auto arrays = t.network.leaves();
-  arrays.push_back(t.tip->logits);
+  t.tip = Tip{t.target.ask(*next.logits), std::nullopt, 0};
+  auto arrays = t.tip->rows->wanted();
+  const auto leaves = t.network.leaves();
+  arrays.insert(arrays.end(), leaves.begin(), leaves.end());
   if (t.options.async) {
     mx::async_eval(arrays);
   } else {

@@ -30,21 +30,23 @@ const char* lane_name(const Options& options) {
   return options.lane == Lane::capture_commit ? "capture_commit" : "reforward";
 }
 
-/** Charges the n-gram rows of a scope to the request. */
-class RowMeter {
+/** Charges the n-gram rows and the waits of a scope to the request. */
+class Meter {
  public:
-  explicit RowMeter(Turn& turn)
-      : turn_(turn), before_(turn.network.row_stats()) {
+  explicit Meter(Turn& turn)
+      : turn_(turn), rows_(turn.network.row_stats()), syncs_(n_syncs) {
   }
-  ~RowMeter() {
-    turn_.statistics.rows += turn_.network.row_stats() - before_;
+  ~Meter() {
+    turn_.statistics.rows += turn_.network.row_stats() - rows_;
+    turn_.statistics.syncs += n_syncs - syncs_;
   }
-  RowMeter(const RowMeter&) = delete;
-  RowMeter& operator=(const RowMeter&) = delete;
+  Meter(const Meter&) = delete;
+  Meter& operator=(const Meter&) = delete;
 
  private:
   Turn& turn_;
-  ple::StagerStats before_;
+  ple::StagerStats rows_;
+  int64_t syncs_;
 };
 
 std::variant<ArLoop, MtpLoop> make_loop(Turn& turn) {
@@ -83,7 +85,7 @@ Decoder::Decoder(
 
 template <typename Work>
 void Decoder::guarded(Work work) {
-  const RowMeter meter(turn_);
+  const Meter meter(turn_);
   try {
     work();
   } catch (const Interrupted& interrupted) {
@@ -206,7 +208,7 @@ void Decoder::forward_pending() {
     arrays.push_back(rows.hidden);
   }
   sync(arrays);
-  t.tip = Tip{*rows.logits, std::nullopt, 0};
+  t.tip = Tip{std::make_shared<HostRows>(*rows.logits), std::nullopt, 0};
   if (t.options.speculate) {
     t.tip->hidden = rows.hidden;
   }
@@ -222,7 +224,7 @@ void Decoder::refuse_if_cancelled() {
 
 Final Decoder::finish() {
   Turn& t = turn_;
-  const RowMeter meter(t);
+  const Meter meter(t);
   if (!done_ || !before_ || finished_) {
     throw InternalError(
         "[decoder.finish] request running, abandoned or finished, expected one "

@@ -48,7 +48,7 @@ void ModelNetwork::mark(const std::optional<mx::array>& hidden) {
   if (state_.mtp && hidden) {
     // A copy: a slice would keep the whole chunk's rows.
     here.hidden = mx::contiguous(mx::reshape(*hidden, {-1}));
-    sync(*here.hidden);
+    sync({*here.hidden});
   }
   auto& known = state_.boundaries;
   const auto at =

@@ -62,9 +62,9 @@ void MtpLoop::head() {
     primary_ = *t.pending;
     t.pending.reset();
   } else {
-    const HostRows rows(t.tip->logits_row());
-    primary_ = t.sample(rows, 0);
-    t.append(primary_, rows, 0);
+    const Tip tip = *t.tip;
+    primary_ = t.sample(*tip.rows, tip.row);
+    t.append(primary_, *tip.rows, tip.row);
     t.release();
   }
   phase_ = Phase::body;
@@ -125,9 +125,9 @@ void MtpLoop::bonus() {
     return;
   }
   const Stopwatch watch(t.statistics.seconds.bonus);
-  const HostRows rows(t.tip->logits_row());
-  const int32_t token = t.sample(rows, 0);
-  t.append(token, rows, 0);
+  const Tip tip = *t.tip;
+  const int32_t token = t.sample(*tip.rows, tip.row);
+  t.append(token, *tip.rows, tip.row);
   t.pending = token;
   t.statistics.bonus_tokens++;
   t.release();
@@ -150,8 +150,7 @@ void MtpLoop::draft_round(int depth) {
   propose(window, depth);
   turn_.poll();
   verify(window);
-  const HostRows rows(*window.rows->logits);
-  const Verdict verdict = accept(window, rows);
+  const Verdict verdict = accept(window);
   stats.accepted_drafts += verdict.accepted;
   stats.rejected_drafts += verdict.rejected;
   policy_.record(
@@ -161,9 +160,9 @@ void MtpLoop::draft_round(int depth) {
        stats.seconds.draft - draft_before,
        stats.seconds.verify - verify_before});
   if (verdict.accepted == depth) {
-    commit_whole(window, rows);
+    commit_whole(window);
   } else {
-    commit_part(window, rows, verdict);
+    commit_part(window, verdict);
   }
 }
 
@@ -209,13 +208,21 @@ void MtpLoop::verify(Window& window) {
       LogitRows::all,
       capture_lane());
   t.statistics.verify_calls++;
-  sync(*window.rows->logits, window.rows->hidden);
+  window.read = wait(*window.rows);
 }
 
-MtpLoop::Verdict MtpLoop::accept(const Window& window, const HostRows& rows) {
+/** Waits for what the host reads of a forward of the trunk. */
+std::shared_ptr<const HostRows> MtpLoop::wait(const Rows& rows) {
+  auto read = turn_.target.ask(*rows.logits);
+  auto arrays = read->wanted();
+  arrays.push_back(rows.hidden);
+  sync(arrays);
+  return read;
+}
+
+MtpLoop::Verdict MtpLoop::accept(const Window& window) {
   const Stopwatch watch(turn_.statistics.seconds.accept);
-  return turn_.greedy() ? accept_greedy(window, rows)
-                        : accept_sampled(window, rows);
+  return turn_.greedy() ? accept_greedy(window) : accept_sampled(window);
 }
 
 void MtpLoop::tested(size_t d, double probability, bool accepted) {
@@ -225,10 +232,9 @@ void MtpLoop::tested(size_t d, double probability, bool accepted) {
   stats.accept_probability_sum_by_depth[d] += probability;
 }
 
-MtpLoop::Verdict MtpLoop::accept_greedy(
-    const Window& window,
-    const HostRows& rows) {
+MtpLoop::Verdict MtpLoop::accept_greedy(const Window& window) {
   Turn& t = turn_;
+  const HostRows& rows = *window.read;
   sampling::TokenCounts prefix = t.counts;
   const sampling::Steering steering{
       t.options.target.penalised() ? &prefix : nullptr,
@@ -252,10 +258,9 @@ MtpLoop::Verdict MtpLoop::accept_greedy(
   return verdict;
 }
 
-MtpLoop::Verdict MtpLoop::accept_sampled(
-    const Window& window,
-    const HostRows& rows) {
+MtpLoop::Verdict MtpLoop::accept_sampled(const Window& window) {
   Turn& t = turn_;
+  const HostRows& rows = *window.read;
   sampling::TokenCounts prefix = t.counts;
   const sampling::Steering steering{
       t.options.target.penalised() ? &prefix : nullptr,
@@ -302,7 +307,7 @@ MtpLoop::Verdict MtpLoop::accept_sampled(
 }
 
 /** Every draft accepted: the trunk is right as it stands. */
-void MtpLoop::commit_whole(const Window& window, const HostRows& rows) {
+void MtpLoop::commit_whole(const Window& window) {
   Turn& t = turn_;
   const int n = static_cast<int>(window.drafts.size());
   {
@@ -317,9 +322,9 @@ void MtpLoop::commit_whole(const Window& window, const HostRows& rows) {
     settle();
   }
   for (int d = 0; d < n; d++) {
-    t.append(window.drafts[d], rows, d);
+    t.append(window.drafts[d], *window.read, d);
   }
-  t.tip = Tip{*window.rows->logits, window.rows->hidden, n};
+  t.tip = Tip{window.read, window.rows->hidden, n};
   t.release();
   phase_ = Phase::bonus;
   if (n > 0 && t.is_stop(window.drafts.back())) {
@@ -329,10 +334,7 @@ void MtpLoop::commit_whole(const Window& window, const HostRows& rows) {
 }
 
 /** A rejection, or a stop accepted before the last draft. */
-void MtpLoop::commit_part(
-    const Window& window,
-    const HostRows& rows,
-    const Verdict& verdict) {
+void MtpLoop::commit_part(const Window& window, const Verdict& verdict) {
   Turn& t = turn_;
   const int accepted = verdict.accepted;
   std::vector<int32_t> emitted(
@@ -343,13 +345,13 @@ void MtpLoop::commit_part(
     t.statistics.correction_tokens++;
   }
   for (size_t d = 0; d < emitted.size(); d++) {
-    t.append(emitted[d], rows, static_cast<int>(d));
+    t.append(emitted[d], *window.read, static_cast<int>(d));
   }
   if (capture_lane()) {
     const Stopwatch watch(t.statistics.seconds.commit);
     t.network.commit(1 + accepted);
     t.statistics.capture_commits++;
-    t.tip = Tip{*window.rows->logits, window.rows->hidden, accepted};
+    t.tip = Tip{window.read, window.rows->hidden, accepted};
     if (verdict.correction) {
       t.pending = verdict.correction;
       t.statistics.deferred_correction_repairs++;
@@ -368,9 +370,8 @@ void MtpLoop::commit_part(
         LogitRows::last,
         false);
     t.statistics.reforward_repairs++;
-    sync(*again.logits, again.hidden);
     const int n = static_cast<int>(emitted.size());
-    t.tip = Tip{*again.logits, slice_rows(again.hidden, n, n + 1), 0};
+    t.tip = Tip{wait(again), slice_rows(again.hidden, n, n + 1), 0};
     if (committed_history()) {
       t.network.truncate_history(history_mark_ + 1);
       append_history(slice_rows(again.hidden, 0, n), emitted);

@@ -39,6 +39,7 @@ class MtpLoop {
     std::vector<sampling::Distribution>
         proposals; // q, where the target samples
     std::optional<Rows> rows;
+    std::shared_ptr<const HostRows> read; // its logits
     std::unique_ptr<Network::Snapshot> before; // re-forward lane
   };
 
@@ -61,15 +62,13 @@ class MtpLoop {
   void draft_round(int depth);
   void propose(Window& window, int depth);
   void verify(Window& window);
-  Verdict accept(const Window& window, const HostRows& rows);
-  Verdict accept_greedy(const Window& window, const HostRows& rows);
-  Verdict accept_sampled(const Window& window, const HostRows& rows);
+  std::shared_ptr<const HostRows> wait(const Rows& rows);
+  Verdict accept(const Window& window);
+  Verdict accept_greedy(const Window& window);
+  Verdict accept_sampled(const Window& window);
   void tested(size_t d, double probability, bool accepted);
-  void commit_whole(const Window& window, const HostRows& rows);
-  void commit_part(
-      const Window& window,
-      const HostRows& rows,
-      const Verdict& verdict);
+  void commit_whole(const Window& window);
+  void commit_part(const Window& window, const Verdict& verdict);
   void append_history(const mx::array& hidden, std::span<const int32_t> ids);
   void settle();
 

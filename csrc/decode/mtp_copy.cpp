@@ -1,7 +1,6 @@
 /** The round of MtpLoop that copies from the prompt instead of drafting. */
 #include "decode/mtp.h"
 
-#include "decode/sync.h"
 #include "sampling/acceptance.h"
 
 namespace qwenmtp::decode {
@@ -22,6 +21,7 @@ bool MtpLoop::copy_round() {
     before = t.network.snapshot();
   }
   std::optional<Rows> out;
+  std::shared_ptr<const HostRows> read;
   {
     const Stopwatch watch(t.statistics.seconds.verify);
     out = t.network.forward(
@@ -29,9 +29,9 @@ bool MtpLoop::copy_round() {
         LogitRows::all,
         capture_lane());
     t.statistics.verify_calls++;
-    sync(*out->logits, out->hidden);
+    read = wait(*out);
   }
-  const HostRows rows(*out->logits);
+  const HostRows& rows = *read;
   const Verdict verdict = accept_copy(block, rows);
   const int accepted = verdict.accepted;
   if (!capture_lane() && accepted < static_cast<int>(block.size())) {
@@ -68,7 +68,7 @@ bool MtpLoop::copy_round() {
             0),
         window_ids(primary_, block.first(accepted)));
   }
-  t.tip = Tip{*out->logits, out->hidden, accepted};
+  t.tip = Tip{read, out->hidden, accepted};
   settle();
   t.release();
   return true;
@@ -81,8 +81,7 @@ void MtpLoop::copy_rollback(const Network::Snapshot& before) {
   const Stopwatch watch(t.statistics.seconds.rollback);
   t.network.restore(before);
   const Rows again = t.network.forward({&primary_, 1}, LogitRows::last, false);
-  sync(*again.logits, again.hidden);
-  t.tip = Tip{*again.logits, again.hidden, 0};
+  t.tip = Tip{wait(again), again.hidden, 0};
   copying_ = false;
   t.statistics.copy.disabled_reason = "partial_block_in_reforward_lane";
   phase_ = Phase::head;

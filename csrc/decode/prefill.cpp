@@ -48,7 +48,10 @@ Prefill::Prefill(
         "[prefill] prefix without its last row and hidden, expected both");
   }
   if (done_) {
-    tip_ = Tip{*stored_.logits, stored_.hidden, 0};
+    tip_ = Tip{
+        std::make_shared<HostRows>(*stored_.logits),
+        stored_.hidden,
+        0};
   }
 }
 
@@ -120,12 +123,12 @@ void Prefill::last(int n, Times& times) {
   if (keep_history_ && n > 1) {
     append(slice_rows(rows.hidden, 0, n - 1), begin + 1, n - 1, times);
   }
-  tip_ = Tip{*rows.logits, std::nullopt, 0};
+  tip_ = Tip{std::make_shared<HostRows>(*rows.logits), std::nullopt, 0};
   if (keep_hidden_) {
     tip_->hidden = slice_rows(rows.hidden, n - 1, n);
   }
   auto arrays = network_.leaves();
-  arrays.push_back(tip_->logits);
+  arrays.push_back(*rows.logits);
   if (tip_->hidden) {
     arrays.push_back(*tip_->hidden);
   }

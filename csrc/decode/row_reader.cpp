@@ -9,29 +9,40 @@ namespace {
 /** Sizes of the candidate list; a few, so that a new top_k builds no kernel. */
 constexpr int kSizes[] = {1, 32, 128, 512};
 
-/** Candidates for the k best of `size` values; 0 where the row is read. */
-int candidates_for(int64_t k, int size) {
+} // namespace
+
+int RowReader::n_candidates(int size) const {
+  const int64_t k = params().greedy() ? 1 : params().top_k;
   for (const int m : kSizes) {
-    if (k <= m) {
+    if (0 < k && k <= m) {
       return std::min(m, size);
     }
   }
   return 0;
 }
 
-} // namespace
+float RowReader::scale() const {
+  return params().greedy() ? 1.0f : reader_.scale();
+}
+
+std::shared_ptr<const HostRows> RowReader::ask(const mx::array& logits) const {
+  auto rows = std::make_shared<HostRows>(logits);
+  if (const int m = n_candidates(rows->size());
+      m > 0 && device_ && !params().penalised()) {
+    rows->sampled(scale(), m);
+  }
+  return rows;
+}
 
 sampling::Distribution RowReader::distribution(
     const HostRows& rows,
     int row,
     const sampling::Steering& steering,
     sampling::Normalise normalise) {
-  const int m = on_device(steering) && params().top_k > 0
-                    ? candidates_for(params().top_k, rows.size())
-                    : 0;
+  const int m = on_device(steering) ? n_candidates(rows.size()) : 0;
   sampling::Distribution out;
   if (m > 0 && reader_.distribution_from(
-                   rows.candidates(row, reader_.scale(), m),
+                   rows.candidates(row, scale(), m),
                    out,
                    normalise)) {
     return out;

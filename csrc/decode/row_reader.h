@@ -21,6 +21,9 @@ class RowReader {
     return reader_.params();
   }
 
+  /** Rows to read, with what the device says of them asked for, lazily. */
+  std::shared_ptr<const HostRows> ask(const mx::array& logits) const;
+
   /** Of row `row`; needs temperature > 0. */
   sampling::Distribution distribution(
       const HostRows& rows,
@@ -47,6 +50,10 @@ class RowReader {
   }
 
  private:
+  /** Candidates that the device is asked for, 0 where the row is read, and
+   *  what rows are multiplied by. */
+  int n_candidates(int size) const;
+  float scale() const;
   bool on_device(const sampling::Steering& steering) const {
     return device_ && !sampling::steers(params(), steering);
   }

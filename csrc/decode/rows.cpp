@@ -25,13 +25,10 @@ sampling::Dtype row_dtype(const mx::array& rows) {
 } // namespace
 
 sampling::RowView HostRows::operator[](int row) const {
-  if (!on_host_) {
-    sync(rows_);
-    if (!rows_.flags().row_contiguous) {
-      rows_ = mx::contiguous(rows_);
-      sync(rows_);
-    }
-    on_host_ = true;
+  sync({rows_});
+  if (!rows_.flags().row_contiguous) {
+    rows_ = mx::contiguous(rows_);
+    sync({rows_});
   }
   const auto* bytes = reinterpret_cast<const char*>(rows_.data<uint8_t>());
   return {
@@ -40,13 +37,24 @@ sampling::RowView HostRows::operator[](int row) const {
       size()};
 }
 
-sampling::Candidates HostRows::candidates(int row, float scale, int m) const {
+const kernels::SampleOutput& HostRows::sampled(float scale, int m) const {
   if (!sampled_ || sampled_->scale != scale || sampled_->m != m) {
     sampled_ = Sampled{scale, m, kernels::sample(rows_, scale, m)};
-    const auto& s = sampled_->of;
-    sync(s.top, s.ids, s.ties, s.total);
+  }
+  return sampled_->of;
+}
+
+std::vector<mx::array> HostRows::wanted() const {
+  if (!sampled_) {
+    return {rows_};
   }
   const auto& s = sampled_->of;
+  return {s.top, s.ids, s.ties, s.total};
+}
+
+sampling::Candidates HostRows::candidates(int row, float scale, int m) const {
+  const auto& s = sampled(scale, m);
+  sync(wanted());
   const auto count = static_cast<size_t>(m);
   const float* total = s.total.data<float>() + 2 * row;
   return {
@@ -57,6 +65,10 @@ sampling::Candidates HostRows::candidates(int row, float scale, int m) const {
       total[1],
       scale,
       size()};
+}
+
+mx::array HostRows::row(int i) const {
+  return slice_rows(rows_, i, i + 1);
 }
 
 mx::array slice_rows(const mx::array& rows, int begin, int end) {

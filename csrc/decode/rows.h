@@ -1,7 +1,9 @@
 /** Rows of the network as the sampler reads them. Evaluates. */
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include <mlx/mlx.h>
 
@@ -12,8 +14,8 @@ namespace qwenmtp::decode {
 
 namespace mx = mlx::core;
 
-/** Logits [n, V] as the host sees them; keeps the array alive. Waits for what a
- *  read needs, at the first one. */
+/** Logits [n, V] as the host sees them; keeps the array alive. A read waits for
+ *  what it needs, unless a sync() of wanted() has. */
 class HostRows {
  public:
   explicit HostRows(const mx::array& logits) : rows_(logits) {
@@ -27,9 +29,18 @@ class HostRows {
   /** The whole row. */
   sampling::RowView operator[](int row) const;
 
-  /** What the device says of the row: its m largest values. One launch and one
-   *  wait for all rows. */
+  /** What the device says of all rows, lazily: their m largest values. */
+  const kernels::SampleOutput& sampled(float scale, int m) const;
+
+  /** The same of one row, waited for. */
   sampling::Candidates candidates(int row, float scale, int m) const;
+
+  /** What the host has to wait for: candidates, if they were asked for, else
+   *  the rows. */
+  std::vector<mx::array> wanted() const;
+
+  /** [1, V], lazily. */
+  mx::array row(int i) const;
 
  private:
   struct Sampled {
@@ -39,7 +50,6 @@ class HostRows {
   };
 
   mutable mx::array rows_;
-  mutable bool on_host_ = false;
   mutable std::optional<Sampled> sampled_;
 };
 
@@ -55,13 +65,13 @@ mx::array slice_rows(const mx::array& rows, int begin, int end);
 /** Logits row and hidden of the last token that the trunk holds: row `row` of
  *  a forward's outputs. */
 struct Tip {
-  mx::array logits;                // [n, V]
+  std::shared_ptr<const HostRows> rows;
   std::optional<mx::array> hidden; // [n, W]; none after plain autoregression
   int row = 0;
 
   /** [1, V] */
   mx::array logits_row() const {
-    return slice_rows(logits, row, row + 1);
+    return rows->row(row);
   }
   /** [1, W] */
   mx::array hidden_row() const {

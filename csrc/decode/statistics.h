@@ -53,6 +53,8 @@ struct Statistics {
   /** How rounds run: ar, capture_commit or reforward. */
   std::string lane;
   int64_t rounds = 0;
+  /** Times that the host waited for the device, the prompt's included. */
+  int64_t syncs = 0;
   int64_t drafted_tokens = 0;
   int64_t accepted_drafts = 0;
   int64_t rejected_drafts = 0;
