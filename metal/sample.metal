@@ -235,3 +235,73 @@ METAL_FUNC void sample_row(
     ties[i_row] = equal;
   }
 }
+
+// sample_pick -- the token that a uniform draws from a row's candidates, without the host.
+//   arrays    value, id [1, M], ids ascending, total [1, 2] as above; k: of the best so many;
+//             top_p: 1 is no nucleus; u: the uniform; token [1]
+//   grid      (32, 1, 1), threadgroup (32, 1, 1): a simdgroup
+//   memory    M values and ids
+//   numerics  float32, where the host has float64: a uniform at an edge may fall to the other side, which the host
+//             sees when it draws again from the same candidates. Sums run over ids, ascending
+//   law       decode.md 1.4 and 2
+//@kernel   sample_pick
+//@template M:int
+//@in       value float32 1, M
+//@in       id int32 1, M
+//@in       total float32 1, 2
+//@in       k int32 1
+//@in       top_p float32 1
+//@in       u float32 1
+//@out      token int32 1
+//@shared   float mass[M]
+//@shared   float kept[M]
+//@grid     32, 1, 1
+//@group    32, 1, 1
+//@call     sample_pick<M>(value, id, total[0], total[1], k[0], top_p[0], u[0], token, mass, kept, thread_index_in_simdgroup);
+template <int M, typename P, typename I>
+METAL_FUNC void sample_pick(
+    P value,
+    I id,
+    float most,
+    float sum,
+    int k,
+    float top_p,
+    float u,
+    device int* token,
+    threadgroup float* mass,
+    threadgroup float* kept,
+    int lane) {
+  for (int i = lane; i < M; i += 32) {
+    mass[i] = sample_exp(value[i] - most);
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  const float limit = top_p < 1.0f ? top_p * sum : INFINITY;
+  for (int i = lane; i < M; i += 32) {
+    int rank = 0;
+    float before = 0.0f;
+    for (int j = 0; j < M; ++j) {
+      if (value[j] > value[i] || (value[j] == value[i] && j < i)) {
+        rank += 1;
+        before += mass[j];
+      }
+    }
+    kept[i] = rank < k && !(before >= limit) ? mass[i] : 0.0f;
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  if (lane == 0) {
+    float whole = 0.0f;
+    for (int i = 0; i < M; ++i) {
+      whole += kept[i];
+    }
+    const float target = u * whole;
+    float reached = 0.0f;
+    int drawn = id[0];
+    for (int i = 0; i < M && !(reached > target); ++i) {
+      if (kept[i] > 0.0f) {
+        reached += kept[i];
+        drawn = id[i];
+      }
+    }
+    token[0] = drawn;
+  }
+}

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "decode/model_network.h"
-#include "decode/rows.h"
+#include "decode/mtp.h"
 #include "decode/walk.h"
 #include "kernels/kernel.h"
 
@@ -79,6 +79,12 @@ int64_t launches_of(const mx::array& node) {
   throw InternalError("[decode.launches] no rule for " + name);
 }
 
+/** Reads .6/.95/20 as on an accelerator; a greedy one has fewer launches. */
+const RowReader& reader() {
+  static const RowReader kReader({.6, .95, 20}, true);
+  return kReader;
+}
+
 class Steps {
  public:
   Steps(const model::Model& model, int n_tokens)
@@ -94,33 +100,27 @@ class Steps {
 
   Launches ar() {
     const Rows rows = network_.forward(std::vector{0}, LogitRows::last, false);
-    return since_last({*rows.logits});
+    return since_last(reader().ask(*rows.logits)->wanted());
   }
 
-  Launches draft() {
-    const Rows rows = network_.draft(*hidden_, 0, 1);
-    return since_last({*rows.logits, rows.hidden});
+  Launches drafts(int n) {
+    return since_last(chain(n).wanted);
   }
 
   Launches verify(int n_rows) {
     const Rows rows =
         network_.forward(std::vector<int32_t>(n_rows), LogitRows::all, true);
-    return since_last({*rows.logits, rows.hidden});
+    return since_last(reader().ask(*rows.logits)->wanted());
   }
 
   /** The loop's steps, with `accepted` of the drafts kept. */
   Launches round(int depth, int accepted) {
     const int mark = network_.history_len();
-    mx::array hidden = *hidden_;
-    std::vector<mx::array> outputs;
-    for (int d = 0; d < depth; ++d) {
-      const Rows rows = network_.draft(hidden, 0, d + 1);
-      hidden = rows.hidden;
-      outputs.push_back(*rows.logits);
-    }
+    std::vector<mx::array> outputs = chain(depth).wanted;
     const Rows rows =
         network_.forward(std::vector<int32_t>(depth + 1), LogitRows::all, true);
-    outputs.push_back(*rows.logits);
+    const auto read = reader().ask(*rows.logits)->wanted();
+    outputs.insert(outputs.end(), read.begin(), read.end());
     network_.commit(1 + accepted);
     network_.truncate_history(mark + 1);
     if (accepted > 0) {
@@ -132,6 +132,11 @@ class Steps {
   }
 
  private:
+  DraftChain chain(int n) {
+    const std::vector<double> uniforms(n, .5);
+    return {network_, reader(), *hidden_, 0, 0, uniforms};
+  }
+
   /** `outputs` and all that the state holds now; kept, so that no later node
    *  gets the address of one that was visited. */
   const std::vector<mx::array>& held(std::vector<mx::array> outputs) {
@@ -180,7 +185,12 @@ std::map<std::string, Launches> launches(const model::Model& model, int depth) {
   for (int n_tokens = ratio; n_tokens < 2 * ratio; ++n_tokens) {
     const auto behind = [&] { return Steps(model, n_tokens); };
     keep("ar", behind().ar());
-    keep("draft", behind().draft());
+    // One more, of a token that the device chose.
+    Launches draft = behind().drafts(2);
+    for (const auto& [node, n] : behind().drafts(1)) {
+      draft[node] -= n;
+    }
+    keep("draft", draft);
     keep("verify", behind().verify(depth + 1));
     for (int accepted = 0; accepted <= depth; ++accepted) {
       keep("round", behind().round(depth, accepted));

@@ -87,10 +87,15 @@ int ModelNetwork::history_len() const {
 
 Rows ModelNetwork::draft(
     const mx::array& hidden,
-    int32_t token,
+    const DraftToken& token,
     int /* depth: the head is the same at every depth */) {
   const trace::Span span("draft");
-  auto out = model_.mtp_head()->forward(hidden, {&token, 1}, *state_.mtp);
+  const model::Embedding& embedding = model_.trunk().embedding();
+  const auto* id = std::get_if<int32_t>(&token);
+  auto out = model_.mtp_head()->forward(
+      hidden,
+      id ? embedding({id, 1}) : embedding(std::get<mx::array>(token)),
+      *state_.mtp);
   return {out.logits, out.hidden};
 }
 

@@ -34,7 +34,8 @@ class ModelNetwork : public Network {
   std::unique_ptr<Snapshot> snapshot() const override;
   void restore(const Snapshot& snapshot) override;
   int history_len() const override;
-  Rows draft(const mx::array& hidden, int32_t token, int depth) override;
+  Rows draft(const mx::array& hidden, const DraftToken& token, int depth)
+      override;
   void append_history(const mx::array& hidden, std::span<const int32_t> ids)
       override;
   void truncate_history(int len) override;

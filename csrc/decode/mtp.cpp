@@ -166,37 +166,6 @@ void MtpLoop::draft_round(int depth) {
   }
 }
 
-/** The draft chain: depth 1 sees the trunk's hidden, deeper steps the head's
- *  own. Its first history row is final, the others are speculative. */
-void MtpLoop::propose(Window& window, int depth) {
-  Turn& t = turn_;
-  const Stopwatch watch(t.statistics.seconds.draft);
-  const bool greedy = t.draft.params().greedy();
-  int32_t token = primary_;
-  mx::array hidden = t.tip->hidden_row();
-  t.network.expect({&token, 1});
-  if (depth == 0 && committed_history()) {
-    t.network.append_history(hidden, {&token, 1});
-  }
-  for (int d = 0; d < depth; d++) {
-    t.poll();
-    const Rows out = t.network.draft(hidden, token, d + 1);
-    const HostRows rows(*out.logits);
-    if (greedy) {
-      token = t.draft.argmax(rows, 0);
-      window.proposals.push_back(Distribution::point(token));
-    } else {
-      window.proposals.push_back(t.draft.distribution(rows, 0));
-      token = t.draws.token(window.proposals.back());
-    }
-    window.drafts.push_back(token);
-    t.network.expect(window_ids(primary_, window.drafts));
-    hidden = out.hidden;
-    t.statistics.drafted_tokens++;
-    t.statistics.drafted_by_depth[d]++;
-  }
-}
-
 void MtpLoop::verify(Window& window) {
   Turn& t = turn_;
   const Stopwatch watch(t.statistics.seconds.verify);

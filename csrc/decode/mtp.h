@@ -13,6 +13,28 @@ std::vector<int32_t> window_ids(
     int32_t primary,
     std::span<const int32_t> drafts);
 
+/** Draft steps that need no host in between: one a uniform, where the reader's
+ *  device can choose tokens, else one alone. Nothing is evaluated. */
+struct DraftChain {
+  struct Step {
+    std::shared_ptr<const HostRows> rows; // [1, V]
+    mx::array hidden;                     // [1, W]
+    std::optional<mx::array> pick; // [1]: the token the next step was built for
+  };
+
+  /** Behind (hidden, token); `first` steps of the round came before. */
+  DraftChain(
+      Network& network,
+      const RowReader& reader,
+      const mx::array& hidden,
+      int32_t token,
+      int first,
+      std::span<const double> uniforms);
+
+  std::vector<Step> steps;
+  std::vector<mx::array> wanted; // what the host reads
+};
+
 class MtpLoop {
  public:
   explicit MtpLoop(Turn& turn);
@@ -39,7 +61,7 @@ class MtpLoop {
     std::vector<sampling::Distribution>
         proposals; // q, where the target samples
     std::optional<Rows> rows;
-    std::shared_ptr<const HostRows> read; // its logits
+    std::shared_ptr<const HostRows> read;      // its logits
     std::unique_ptr<Network::Snapshot> before; // re-forward lane
   };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include <mlx/mlx.h>
@@ -18,6 +19,9 @@ namespace mx = mlx::core;
 using model::LogitRows;
 /** logits [n, V], [1, V] or none; hidden [n, W], one row per token. */
 using Rows = model::TrunkOutput;
+
+/** A token that the host knows, or one [1] int32 that a device will choose. */
+using DraftToken = std::variant<int32_t, mx::array>;
 
 class Network {
  public:
@@ -67,7 +71,10 @@ class Network {
   /** One draft step of the given depth (1 is the first): appends the history
    *  row (hidden [1, W], token) and returns logits [1, V] and the head's own
    *  hidden [1, W]. */
-  virtual Rows draft(const mx::array& hidden, int32_t token, int depth) = 0;
+  virtual Rows draft(
+      const mx::array& hidden,
+      const DraftToken& token,
+      int depth) = 0;
   /** Appends rows (hidden[i], ids[i]) without drafting from them. */
   virtual void append_history(
       const mx::array& hidden,

@@ -50,7 +50,10 @@ void NullNetwork::restore(const Snapshot& snapshot) {
   history_len_ = saved.history_len;
 }
 
-Rows NullNetwork::draft(const mx::array& /* hidden */, int32_t, int depth) {
+Rows NullNetwork::draft(
+    const mx::array& /* hidden */,
+    const DraftToken& /* token */,
+    int depth) {
   history_len_++;
   return {rows_at(len_ + depth - 1, 1), hidden_[0]};
 }

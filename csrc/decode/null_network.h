@@ -27,7 +27,8 @@ class NullNetwork : public Network {
   int history_len() const override {
     return history_len_;
   }
-  Rows draft(const mx::array& hidden, int32_t token, int depth) override;
+  Rows draft(const mx::array& hidden, const DraftToken& token, int depth)
+      override;
   void append_history(const mx::array& hidden, std::span<const int32_t> ids)
       override;
   void truncate_history(int len) override {

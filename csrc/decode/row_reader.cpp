@@ -27,11 +27,25 @@ float RowReader::scale() const {
 
 std::shared_ptr<const HostRows> RowReader::ask(const mx::array& logits) const {
   auto rows = std::make_shared<HostRows>(logits);
-  if (const int m = n_candidates(rows->size());
-      m > 0 && device_ && !params().penalised()) {
+  if (const int m = asked(rows->size()); m > 0) {
     rows->sampled(scale(), m);
   }
   return rows;
+}
+
+std::optional<mx::array> RowReader::pick(const HostRows& rows, double u) const {
+  const int m = asked(rows.size());
+  if (m == 0) {
+    return {};
+  }
+  const auto& s = rows.sampled(scale(), m);
+  if (params().greedy()) {
+    return mx::reshape(s.ids, {1});
+  }
+  const kernels::PickLaw law{
+      static_cast<int>(std::min<int64_t>(params().top_k, m)),
+      params().nucleus() ? static_cast<float>(params().top_p) : 1.0f};
+  return kernels::pick(s, law, static_cast<float>(u));
 }
 
 sampling::Distribution RowReader::distribution(

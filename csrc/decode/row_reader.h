@@ -24,6 +24,11 @@ class RowReader {
   /** Rows to read, with what the device says of them asked for, lazily. */
   std::shared_ptr<const HostRows> ask(const mx::array& logits) const;
 
+  /** The token [1] that u draws from a row of its own, as the device sees it:
+   *  lazily, and not always what distribution() and u say. None where only the
+   *  host can tell. Greedy: the arg-max. */
+  std::optional<mx::array> pick(const HostRows& rows, double u) const;
+
   /** Of row `row`; needs temperature > 0. */
   sampling::Distribution distribution(
       const HostRows& rows,
@@ -54,6 +59,10 @@ class RowReader {
    *  what rows are multiplied by. */
   int n_candidates(int size) const;
   float scale() const;
+  /** Of a row that nothing has steered. */
+  int asked(int size) const {
+    return device_ && !params().penalised() ? n_candidates(size) : 0;
+  }
   bool on_device(const sampling::Steering& steering) const {
     return device_ && !sampling::steers(params(), steering);
   }

@@ -54,7 +54,9 @@ class Bytes {
     const auto out = a.outputs();
     int64_t gathered = 0;
     for (size_t i = 0; i < in.size(); i++) {
-      if (name == "moe" && in[i].ndim() == 3) { // of all experts
+      if (name == "embed" && i > 0) {
+        gathered += static_cast<int64_t>(in[i].nbytes()) / in[i].shape(0);
+      } else if (name == "moe" && in[i].ndim() == 3) { // of all experts
         gathered += static_cast<int64_t>(in[i].nbytes()) / in[i].shape(0);
       } else if (name == "qsa_attend" && (i == 3 || i == 4)) { // keys, values
         gathered +=
@@ -69,7 +71,7 @@ class Bytes {
       }
     }
     if (gathered > 0) {
-      taken_.push_back({name, out[1], gathered});
+      taken_.push_back({name, name == "embed" ? in[0] : out[1], gathered});
     }
     for (const mx::array& o : out) {
       total.bytes += static_cast<int64_t>(

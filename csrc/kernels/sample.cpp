@@ -82,4 +82,44 @@ SampleOutput sample(
   return {out[0], out[1], out[2], out[3]};
 }
 
+array pick(
+    const SampleOutput& candidates,
+    PickLaw law,
+    float u,
+    mx::StreamOrDevice s) {
+  const int m = candidates.top.shape(1);
+  check_shape("pick", "candidates", candidates.top, {1, m});
+  if (law.k < 1 || law.k > m) {
+    throw InvalidArgument(
+        "[kernels.pick] the " + std::to_string(law.k) + " best of " +
+        std::to_string(m) + " candidates");
+  }
+  const std::vector<array> in = {
+      candidates.top,
+      candidates.ids,
+      candidates.total};
+  if (runs_text(s)) {
+    return text_node(
+        "sample_pick",
+        {{"M", m}},
+        {in[0], in[1], in[2], scalar(law.k), scalar(law.top_p), array({u})},
+        s)[0];
+  }
+  auto bind = [law, u](
+                  const std::vector<array>& in,
+                  std::vector<array>& out) -> std::function<void()> {
+    cpu::PickCall call{};
+    call.n = in[0].shape(1);
+    call.k = law.k;
+    call.top_p = law.top_p;
+    call.u = u;
+    call.top = in[0].data<float>();
+    call.ids = in[1].data<int32_t>();
+    call.total = in[2].data<float>();
+    call.token = out[0].data<int32_t>();
+    return [call, body = cpu::bodies().pick] { body(call); };
+  };
+  return cpu_node("pick", bind, in, {{1}}, {mx::int32}, s)[0];
+}
+
 } // namespace qwenmtp::kernels

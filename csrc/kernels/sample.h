@@ -22,4 +22,21 @@ SampleOutput sample(
     int m,
     mlx::core::StreamOrDevice s = {});
 
+/** How a token is drawn from candidates: the k best, then the nucleus, top_p
+ *  in (0, 1) or 1 for none. */
+struct PickLaw {
+  int k;
+  float top_p;
+};
+
+/** The token [1] int32 that the uniform u draws from the one row of
+ *  `candidates`: the law of decode.md 1.4 and 2, but in float32, so that a u at
+ *  an edge may fall to the other side. Of a row whose sum is NaN any of its
+ *  ids. */
+array pick(
+    const SampleOutput& candidates,
+    PickLaw law,
+    float u,
+    mlx::core::StreamOrDevice s = {});
+
 } // namespace qwenmtp::kernels

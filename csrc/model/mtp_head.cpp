@@ -69,14 +69,13 @@ state::MtpState MtpHead::initial_state() const {
   return {qsa_.initial_state(), 0};
 }
 
-mx::array MtpHead::fuse(const mx::array& hidden, std::span<const int32_t> ids)
+mx::array MtpHead::fuse(const mx::array& hidden, const mx::array& embedded)
     const {
   const auto& c = trunk_.config();
   const auto eps = static_cast<float>(c.rms_norm_eps);
   auto h = kernels::rms_norm(hidden, norm_hidden_, eps);
-  auto e = fc_embedding_(
-      kernels::rms_norm(trunk_.embedding()(ids), norm_embedding_, eps));
-  int n = static_cast<int>(ids.size());
+  auto e = fc_embedding_(kernels::rms_norm(embedded, norm_embedding_, eps));
+  int n = embedded.shape(0);
   auto f = fc_hidden_(mx::reshape(h, {n * c.hc_count, c.hidden_size}));
   auto sum = mx::add(
       mx::reshape(f, {n, c.hc_count, c.hidden_size}),
@@ -86,11 +85,10 @@ mx::array MtpHead::fuse(const mx::array& hidden, std::span<const int32_t> ids)
 
 MtpOutput MtpHead::forward(
     const mx::array& hidden,
-    std::span<const int32_t> ids,
+    const mx::array& embedded,
     state::MtpState& state) const {
-  Streams x(fuse(hidden, ids));
-  auto at =
-      qsa_positions(trunk_.config(), state.len(), static_cast<int>(ids.size()));
+  Streams x(fuse(hidden, embedded));
+  auto at = qsa_positions(trunk_.config(), state.len(), embedded.shape(0));
   auto attn = x.read(attn_hyper_);
   x.write(qsa_.forward(attn.mix, at, state.cache, Tracer()), *attn.inject);
   auto mlp = x.read(mlp_hyper_);
@@ -103,7 +101,7 @@ void MtpHead::append(
     const mx::array& hidden,
     std::span<const int32_t> ids,
     state::MtpState& state) const {
-  auto x = fuse(hidden, ids);
+  auto x = fuse(hidden, trunk_.embedding()(ids));
   auto at =
       qsa_positions(trunk_.config(), state.len(), static_cast<int>(ids.size()));
   qsa_.append(kernels::hyper_read(x, attn_hyper_).mix, at, state.cache);

@@ -24,20 +24,21 @@ class MtpHead {
 
   state::MtpState initial_state() const;
 
-  /** Appends n rows (hidden[i], ids[i]) and drafts from each of them.
-   *  hidden [n, C * H]: the trunk's, or this head's own for deeper drafts. */
+  /** Appends n rows and drafts from each of them. hidden [n, C * H]: the
+   *  trunk's, or this head's own for deeper drafts; embedded [n, H]: the tokens
+   *  behind them. */
   MtpOutput forward(
       const mx::array& hidden,
-      std::span<const int32_t> ids,
+      const mx::array& embedded,
       state::MtpState& state) const;
-  /** Only the appends of forward(). */
+  /** Only the appends of forward(), with tokens ids [n]. */
   void append(
       const mx::array& hidden,
       std::span<const int32_t> ids,
       state::MtpState& state) const;
 
  private:
-  mx::array fuse(const mx::array& hidden, std::span<const int32_t> ids) const;
+  mx::array fuse(const mx::array& hidden, const mx::array& embedded) const;
 
   const Trunk& trunk_;
   mx::array norm_embedding_; // [H], effective

@@ -3,19 +3,29 @@
 
 #include <string>
 
+#include <vector>
+
 #include "sampling/distribution.h"
 #include "sampling/pcg64.h"
 
 namespace qwenmtp::sampling {
+
+/** The token that the uniform u draws: the first id, ascending, whose
+ * cumulative mass is strictly greater. */
+int32_t drawn(const Distribution& distribution, double u);
 
 class Draws {
  public:
   explicit Draws(Pcg64 generator) : generator_(generator) {
   }
 
-  /** One token, always one draw: the first id, ascending, whose cumulative mass
-   *  is strictly greater than the uniform. */
-  int32_t token(const Distribution& distribution);
+  /** One token, always one draw. */
+  int32_t token(const Distribution& distribution) {
+    return drawn(distribution, uniforms(1)[0]);
+  }
+
+  /** The draws of the next n tokens, ahead of their distributions. */
+  std::vector<double> uniforms(int n);
 
   /** True with the given probability, always one draw: uniform <= probability.
    */

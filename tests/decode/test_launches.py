@@ -13,7 +13,7 @@ from qwenmtp.cli import main
 
 LAYERS = {"gdn": 36, "qsa": 12}
 # Most of each step, over how full the open block of keys is and how many drafts a round keeps.
-COUNTS = {"ar": 983, "draft": 36, "round": 1106, "verify": 983}
+COUNTS = {"ar": 986, "draft": 40, "round": 1121, "verify": 986}
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +70,13 @@ def test_the_command_prints_and_keeps_them(capsys: pytest.CaptureFixture[str], t
     assert main(["bench", "dispatches", "--json", "--csv", str(path)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["launches"] == COUNTS
+    assert report["syncs"] == {"token": 1, "greedy round": 2, "round": 2}
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert sum(int(r["launches"]) for r in rows if r["step"] == "round") == COUNTS["round"]
     assert main(["bench", "dispatches"]) == 0
-    assert f"{COUNTS['round']}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{COUNTS['round']}" in out
+    assert "waits of the host: 1 a token, 2 a greedy round, 2 a round" in out
 
 
 def test_forwards_after_a_count_are_the_cpus_again(demo: Any) -> None:

@@ -52,8 +52,10 @@ class FaultyNetwork : public decode::ModelNetwork {
     ModelNetwork::commit(keep_rows + more);
   }
 
-  decode::Rows draft(const mx::array& hidden, int32_t token, int depth)
-      override {
+  decode::Rows draft(
+      const mx::array& hidden,
+      const decode::DraftToken& token,
+      int depth) override {
     flush();
     return ModelNetwork::draft(hidden, token, depth);
   }
@@ -114,8 +116,10 @@ class ScriptedLogits : public decode::ModelNetwork {
     return rows;
   }
 
-  decode::Rows draft(const mx::array& hidden, int32_t token, int depth)
-      override {
+  decode::Rows draft(
+      const mx::array& hidden,
+      const decode::DraftToken& token,
+      int depth) override {
     auto rows = ModelNetwork::draft(hidden, token, depth);
     point(*rows.logits, 0, draft_script_.at(trunk_len() + depth));
     return rows;

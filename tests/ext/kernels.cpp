@@ -272,6 +272,24 @@ void register_kernels(nb::module_& parent) {
       return std::vector<mx::array>{r.top, r.ids, r.ties, r.total};
     }};
   });
+  m.def(
+      "pick",
+      [](const NumPy& top,
+         const NumPy& ids,
+         const NumPy& ties,
+         const NumPy& total,
+         int k,
+         float top_p,
+         float u) {
+        const kernels::SampleOutput candidates{
+            to_mlx(top),
+            to_mlx(ids),
+            to_mlx(ties),
+            to_mlx(total)};
+        return Launch{[candidates, law = kernels::PickLaw{k, top_p}, u] {
+          return std::vector{kernels::pick(candidates, law, u, kCpu)};
+        }};
+      });
   register_mixers(m);
 }
 

@@ -101,7 +101,10 @@ class Sequence {
     if (append_only) {
       model_.mtp_head()->append(rows, ids, *mtp_);
     } else {
-      auto out = model_.mtp_head()->forward(rows, ids, *mtp_);
+      auto out = model_.mtp_head()->forward(
+          rows,
+          model_.trunk().embedding()(ids),
+          *mtp_);
       all = {{"logits", out.logits}, {"hyper", out.hidden}};
     }
     return to_dict(all);

@@ -165,7 +165,13 @@ void ScriptedNetwork::push_history(const HistoryRow& row) {
   state_.digests.push_back(digest);
 }
 
-Rows ScriptedNetwork::draft(const mx::array& hidden, int32_t token, int depth) {
+Rows ScriptedNetwork::draft(
+    const mx::array& hidden,
+    const decode::DraftToken& draft,
+    int depth) {
+  const auto* known = std::get_if<int32_t>(&draft);
+  const int32_t token =
+      known ? *known : mx::array(std::get<mx::array>(draft)).item<int32_t>();
   const auto h = read_hidden(hidden);
   const auto hash = static_cast<uint64_t>(h[0]);
   log_.push_back({Call::draft, {depth, h[2], h[1], token}});

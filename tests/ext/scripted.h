@@ -60,8 +60,10 @@ class ScriptedNetwork : public decode::Network {
   int history_len() const override {
     return static_cast<int>(state_.history.size());
   }
-  decode::Rows draft(const mlx::core::array& hidden, int32_t token, int depth)
-      override;
+  decode::Rows draft(
+      const mlx::core::array& hidden,
+      const decode::DraftToken& draft,
+      int depth) override;
   void append_history(
       const mlx::core::array& hidden,
       std::span<const int32_t> ids) override;

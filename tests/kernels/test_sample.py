@@ -79,3 +79,48 @@ def test_a_row_does_not_depend_on_the_others(dtype: str) -> None:
 def test_as_many_candidates_as_a_row_has(m: int) -> None:
     with pytest.raises(InvalidRequest, match=f"{m} candidates of 20 values"):
         native.sample(np.zeros((1, 20), np.float32), 1.0, m).run()
+
+
+LAWS = {"nucleus": (20, 0.95), "small nucleus": (20, 1e-9), "k best": (5, 1.0), "all": (32, 1.0), "best": (1, 0.5)}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("kind", ["normal", "tied"])
+def test_pick(kind: str, law: str) -> None:
+    """Amid a token's share float32 draws what float64 does; u = 1 is the last token."""
+    k, top_p = LAWS[law]
+    x = logits(np.random.default_rng(4), "float32", 1, 4096, kind)[1]
+    candidates = native.sample(x, SCALE, 32).run()
+    top, ids, _, total = candidates
+    kept, edges = naive.law(top[0], ids[0], total[0, 1], k, top_p)
+    assert len(kept) <= k
+    for u in [0.0, *naive.middles(edges), 1.0]:
+        token = native.pick(*candidates, k, top_p, u).run()[0]
+        assert token.tolist() == [naive.pick(top[0], ids[0], total[0, 1], k, top_p, u)], u
+    assert kind == "tied" or law in ("small nucleus", "best") or len(kept) > 3
+
+
+def test_picks_fall_as_the_law_says() -> None:
+    """10,000 uniforms; the few within 1e-6 of an edge may fall to either side."""
+    x = logits(np.random.default_rng(9), "float32", 1, 4096, "normal")[1]
+    candidates = native.sample(x, SCALE, 32).run()
+    top, ids, _, total = candidates
+    _, edges = naive.law(top[0], ids[0], total[0, 1], 20, 0.95)
+    for u in np.random.default_rng(1).random(10_000):
+        if np.abs(edges - u).min() > 1e-6:
+            token = native.pick(*candidates, 20, 0.95, u).run()[0]
+            assert token.tolist() == [naive.pick(top[0], ids[0], total[0, 1], 20, 0.95, u)]
+
+
+def test_a_pick_from_a_row_that_is_not_finite_is_one_of_its_ids() -> None:
+    launch = native.sample(np.full((1, 600), np.nan, np.float32), 1.0, 9)
+    assert native.pick(*launch.run(), 5, 0.95, 0.5).run()[0].tolist() == [-1]
+    top, ids, ties, _ = native.sample(np.zeros((1, 600), np.float32), 1.0, 9).run()
+    nan = np.full((1, 2), np.nan, np.float32)
+    assert native.pick(top, ids, ties, nan, 5, 0.95, 0.5).run()[0][0] in range(9)
+
+
+@pytest.mark.parametrize("k", [0, 10])
+def test_a_pick_is_one_of_the_candidates(k: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"the {k} best of 9 candidates"):
+        native.pick(*native.sample(np.zeros((1, 20), np.float32), 1.0, 9).run(), k, 0.95, 0.5).run()

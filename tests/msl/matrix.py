@@ -15,7 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from msl.families import gdn, hyper, moe, ple, qsa, rows, sample
+from msl.families import embed, gdn, hyper, moe, ple, qsa, rows, sample
 from msl.harness.case import Case
 from msl.harness.cpu import SCHEDULES, Result
 from msl.harness.lint import lint
@@ -30,7 +30,9 @@ def cases() -> Iterator[Case]:
     """The whole table. Matrices of the released width keep 16 output rows; test_kernels.py runs the released states."""
     for t, n in product(TYPES, ROWS):
         for bits, group in product((2, 3, 4, 5, 6, 8), (32, 64, 128)):
+            yield embed.case("released", t, t, n, 2560, bits, group)
             yield rows.plain_case("released", t, n, 2560, 16, bits, group)
+        yield embed.case("released", t, t, n, 2560, 0)
         yield rows.plain_case("released", t, n, 10240, 16, 0, split=4)
         yield rows.mix_case("released", t, n, 4, 40, 320, 0)
         yield rows.mix_case("released", t, n, 4, 40, 320, 4)

@@ -161,3 +161,26 @@ def test_sample_of_a_row_that_is_not_finite(value: float) -> None:
         sums = launch.run()[3][:, 1]
     assert np.isnan(sums).tolist() == [False, True, False]
     np.testing.assert_array_equal(sums, launch.run()[3][:, 1])
+
+
+@pytest.mark.parametrize("m", [7, 32, 128])
+@pytest.mark.parametrize("top_p", [0.6, 1.0])
+def test_pick(m: int, top_p: float) -> None:
+    """The same token for every uniform, at an edge too: both sum in one order."""
+    rng = np.random.default_rng(m)
+    candidates = native.sample(normal(rng, "float32", 1, 1029, scale=3.0), 1.0, m).run()
+    edges = np.cumsum(np.exp(candidates[0][0] - candidates[0].max()))
+    for u in [0.0, 1.0, *(edges / edges[-1])[:: m // 7], *rng.random(10)]:
+        same(native.pick(*candidates, min(20, m), top_p, float(u)), exact=(0,))
+
+
+@TYPES
+@pytest.mark.parametrize("width", [0, 3, 8])
+def test_embedding(dtype: str, width: int) -> None:
+    rng = np.random.default_rng(width)
+    w, s, b = packed(rng, dtype, width, 32, 50, H) if width else (normal(rng, "float16", 50, H), None, None)
+    table = (w, bits(s), bits(b), width, 32) if width else (w,)
+    rows = [native.embedding(table, [3, 49, 3], 4, dtype == "bfloat16")]
+    with launcher.text():
+        rows.append(native.embedding(table, [3, 49, 3], 4, dtype == "bfloat16"))
+    np.testing.assert_array_equal(*rows)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from msl.families import gdn, hyper, moe, ple, qsa, rows, sample
+from msl.families import embed, gdn, hyper, moe, ple, qsa, rows, sample
 from msl.harness import backend
 from msl.harness.case import Array, Case
 
@@ -108,9 +108,9 @@ def test_gdn_verify_rows(case: Case) -> None:
         same_bits(committed, state)
 
 
-EVERY = [c for f in (hyper, moe, ple, gdn, qsa, sample) for c in f.CASES]
+EVERY = [c for f in (embed, hyper, moe, ple, gdn, qsa, sample) for c in f.CASES]
 WHOLE = ("hyper_norm", "hyper_write", "ple_gate", "moe_combine", "gdn_norm", "qsa_combine")
-WHOLE += ("sample_chunks", "sample_row")
+WHOLE += ("embed_affine", "embed_dense", "sample_chunks", "sample_row")
 
 
 @pytest.mark.parametrize("case", several(EVERY, *WHOLE), ids=lambda c: c.id)

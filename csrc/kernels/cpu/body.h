@@ -59,6 +59,15 @@ struct RowsCall {
   OutRows y[kMaxMatrices]; // [n, out]
 };
 
+struct EmbedCall {
+  Type type;
+  int32_t n_rows;
+  int32_t copies;
+  const int32_t* ids; // [n], rows of the table
+  Weights table;
+  void* y; // [n, copies * in]
+};
+
 struct NormCall {
   Type type;
   int32_t n_rows;
@@ -222,10 +231,22 @@ struct SampleCall {
   float* total;  // [n, 2]: maximum, sum of exponentials
 };
 
+struct PickCall {
+  int32_t n; // candidates
+  int32_t k;
+  float top_p; // 1: no nucleus
+  float u;
+  const float* top;   // [n]
+  const int32_t* ids; // [n] ascending
+  const float* total; // [2], of SampleCall
+  int32_t* token;     // [1]
+};
+
 /** One function per family, for one instruction set. */
 struct Bodies {
   const char* isa;
   void (*rows)(const RowsCall&);
+  void (*embed)(const EmbedCall&);
   void (*norm)(const NormCall&);
   void (*hyper)(const HyperCall&);
   void (*gdn)(const GdnCall&);
@@ -234,6 +255,7 @@ struct Bodies {
   void (*qsa_attend)(const QsaAttendCall&);
   void (*ple)(const PleCall&);
   void (*sample)(const SampleCall&);
+  void (*pick)(const PickCall&);
 };
 
 /** The set in use: the widest that this machine runs. Throws DeviceError on an

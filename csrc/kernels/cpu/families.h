@@ -6,6 +6,7 @@
 namespace qwenmtp::kernels::cpu::QWENMTP_ISA {
 
 void rows(const RowsCall& call);
+void embed(const EmbedCall& call);
 void norm(const NormCall& call);
 void hyper(const HyperCall& call);
 void gdn(const GdnCall& call);
@@ -14,5 +15,6 @@ void qsa_prepare(const QsaPrepareCall& call);
 void qsa_attend(const QsaAttendCall& call);
 void ple(const PleCall& call);
 void sample(const SampleCall& call);
+void pick(const PickCall& call);
 
 } // namespace qwenmtp::kernels::cpu::QWENMTP_ISA

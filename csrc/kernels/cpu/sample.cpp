@@ -136,4 +136,43 @@ void sample(const SampleCall& c) {
   });
 }
 
+void pick(const PickCall& c) {
+  Scratch scratch;
+  const float most = c.total[0];
+  float* mass = scratch.floats(round_up(c.n, kNative));
+  for (int i = 0; i < c.n; i += kNative) {
+    const NativeF s = load_or<NativeF>(c.top, i, c.n, most);
+    const NativeF e = exp_nonpositive<NativeF, NativeI>(s - most);
+    __builtin_memcpy(mass + i, &e, sizeof e);
+  }
+  const auto better = [&](int j, int i) { // of equal ones the lower id
+    return c.top[j] > c.top[i] || (c.top[j] == c.top[i] && j < i);
+  };
+  const bool nucleus = c.top_p < 1;
+  const float limit = c.top_p * c.total[1];
+  float* kept = scratch.floats(c.n);
+  float whole = 0;
+  for (int i = 0; i < c.n; ++i) {
+    int rank = 0;
+    float before = 0;
+    for (int j = 0; j < c.n; ++j) {
+      if (better(j, i)) {
+        ++rank;
+        before += mass[j];
+      }
+    }
+    kept[i] = rank < c.k && !(nucleus && before >= limit) ? mass[i] : 0;
+    whole += kept[i];
+  }
+  const float target = c.u * whole;
+  float sum = 0;
+  *c.token = c.ids[0];
+  for (int i = 0; i < c.n && !(sum > target); ++i) {
+    if (kept[i] > 0) {
+      sum += kept[i];
+      *c.token = c.ids[i];
+    }
+  }
+}
+
 } // namespace qwenmtp::kernels::cpu::QWENMTP_ISA

@@ -10,6 +10,7 @@ extern const Bodies kBodies;
 const Bodies kBodies = {
     .isa = QWENMTP_TEXT_OF(QWENMTP_ISA),
     .rows = rows,
+    .embed = embed,
     .norm = norm,
     .hyper = hyper,
     .gdn = gdn,
@@ -18,6 +19,7 @@ const Bodies kBodies = {
     .qsa_attend = qsa_attend,
     .ple = ple,
     .sample = sample,
+    .pick = pick,
 };
 
 } // namespace qwenmtp::kernels::cpu::QWENMTP_ISA

@@ -1,15 +1,18 @@
-"""Launches of an accelerator for the released geometry, counted in its graphs: no weights, nothing evaluated."""
+"""Launches of an accelerator for the released geometry, counted in its graphs without weights; waits of the host."""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from qwenmtp.engine import planned_launches
+import numpy as np
+
+from qwenmtp.engine import null_decoder, planned_launches
 from qwenmtp.geometry import flat_config
 from qwenmtp.terminal import table
 
@@ -56,9 +59,26 @@ def launches(config: dict[str, Any] = RELEASED, depth: int = DEPTH) -> dict[str,
         return planned_launches(geometry, [str(table)], tensors, WIDTH, depth)
 
 
+def syncs(depth: int = DEPTH) -> dict[str, int]:
+    """Most waits for the device in a plain token, a greedy and a sampled round: the real loops over random rows."""
+    rows = np.random.default_rng(0).standard_normal((8, 4096)).astype(np.float32)
+    greedy, sampled = (0.0, 0.95, 20, 0.0, 0.0), (0.6, 0.95, 20, 0.0, 0.0)
+    most = {}
+    for name, target in (("token", sampled), ("greedy round", greedy), ("round", sampled)):
+        options = {"target": target, "max_tokens": 64, "speculate": name != "token", "depth": depth}
+        decoder = null_decoder(rows, [1, 2, 3], {**options, "context_copy": False, "device_candidates": True})
+        decoder.step()  # reads the prompt's row
+        counts = [decoder.statistics["syncs"]]
+        while not decoder.done:
+            decoder.step()
+            counts.append(decoder.statistics["syncs"])
+        most[name] = max(b - a for a, b in itertools.pairwise(counts))
+    return most
+
+
 def run(args: argparse.Namespace) -> int:
     """Count, print, and write (step, node, launches) to a CSV where asked to."""
-    found = launches()
+    found, waits = launches(), syncs()
     totals = {step: sum(nodes.values()) for step, nodes in found.items()}
     if args.csv:
         with args.csv.open("w", newline="", encoding="utf-8") as file:
@@ -66,9 +86,10 @@ def run(args: argparse.Namespace) -> int:
             writer.writerow(("step", "node", "launches"))
             writer.writerows((step, node, n) for step, nodes in found.items() for node, n in nodes.items())
     if args.json:
-        print(json.dumps({"launches": totals, "nodes": found}))
+        print(json.dumps({"launches": totals, "syncs": waits, "nodes": found}))
         return 0
     names = sorted({node for nodes in found.values() for node in nodes})
     rows = [(node, *(nodes.get(node, 0) for nodes in found.values())) for node in names]
     print(table([*rows, ("all", *totals.values())], ("launches", *found)))
+    print("\nwaits of the host: " + ", ".join(f"{n} a {name}" for name, n in waits.items()))
     return 0

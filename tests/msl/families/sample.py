@@ -71,6 +71,23 @@ def row_case(shape: str, rows: int, vocab: int, m: int, chunk: int, tied: bool =
     )
 
 
+def pick_case(shape: str, vocab: int, m: int, k: int, top_p: float, at: int = 0) -> Case:
+    """Amid the share of the at-th token that is kept, where float32 draws as float64 does."""
+
+    def build(rng: np.random.Generator) -> list[Array]:
+        top, ids, _, total = naive.sample(scaled(logits(rng, "bfloat16", 1, vocab, tied=False)), m)
+        _, edges = naive.law(top[0], ids[0], total[0, 1], k, top_p)
+        u = naive.middles(edges)[at]
+        values = np.array([k], np.int32), np.array([top_p], np.float32), np.array([u], np.float32)
+        return [top, ids, total.astype(np.float32), *values]
+
+    def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
+        top, ids, total, k, top_p, u = arrays
+        return [np.array([naive.pick(top[0], ids[0], total[0, 1], int(k[0]), float(top_p[0]), float(u[0]))])]
+
+    return Case(KERNELS["sample_pick"], f"{shape}-{k}of{m}", {"M": m}, build, oracle)
+
+
 CASES = [
     chunks_case("demo", "bfloat16", 2, 4096, 32, 4096),
     chunks_case("demo", "float32", 2, 4096, 32, 4096, tied=True),
@@ -81,4 +98,8 @@ CASES = [
     row_case("ragged", 2, 17000, 9, 512, tied=True),
     row_case("ragged", 3, 700, 9, 512),
     row_case("released", 1, 248320, 32, 4096, tied=True),
+    pick_case("demo", 4096, 32, 20, 0.95, at=2),
+    pick_case("ragged", 1029, 9, 5, 1.0, at=-1),
+    pick_case("ragged", 1029, 40, 33, 0.5),
+    pick_case("released", 248320, 512, 500, 0.95, at=7),
 ]

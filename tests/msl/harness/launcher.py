@@ -10,13 +10,14 @@ import numpy as np
 from . import backend
 from .spec import Kernel, Value, load
 
-FAMILIES = ("gdn", "hyper", "moe", "ple", "qsa", "rows", "sample")
+FAMILIES = ("embed", "gdn", "hyper", "moe", "ple", "qsa", "rows", "sample")
 KERNELS: dict[str, Kernel] = {}
 for _family in FAMILIES:
     KERNELS |= load(_family)
 
 
-def _run(name: str, template: Sequence[tuple[str, Value]], inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def run(name: str, template: Sequence[tuple[str, Value]], inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """One launch, with every check on."""
     kernel, arguments = KERNELS[name], dict(template)
     arrays = [
         a.view(ml_dtypes.bfloat16) if kernel.dtype(i, arguments) == "bfloat16" else a
@@ -29,8 +30,8 @@ def _run(name: str, template: Sequence[tuple[str, Value]], inputs: Sequence[np.n
 
 @contextmanager
 def text() -> Iterator[None]:
-    """Every launch inside runs its kernel's text, with every check on."""
-    testing.text_backend(_run)
+    """Every launch inside is run()."""
+    testing.text_backend(run)
     try:
         yield
     finally:
