@@ -141,6 +141,10 @@ class FileWriter:
         self._put(self._start + offset + at, raw)
         self._left -= len(raw)
 
+    def leave_zeros(self, name: str) -> None:
+        """A whole tensor of zeros, written nowhere: a hole where the file system has them."""
+        self._left -= self._extent[name][1]
+
     def close(self) -> None:
         """Make the file durable. Raises RuntimeError when a declared byte was never written."""
         with self._closed_on_error():

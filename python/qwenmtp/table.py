@@ -76,18 +76,19 @@ def write_row_file(source: Any, path: Path, progress: Progress | None = None) ->
     _tell(progress, source.rows, source.rows)
 
 
+def ngram_hash(
+    base: int, vocab: int, seed: int = 1234, ngram_size: int = 3, heads_per_ngram: int = 8
+) -> dict[str, list[int]]:
+    """Constants of the first n-gram layer's hash: `multipliers`, and `sizes` and `offsets` by head."""
+    sizes, offsets = _core.ngram_heads(base, (ngram_size - 1) * heads_per_ngram, 0)
+    multipliers = _core.ngram_multipliers(seed, vocab, ngram_size, 0)
+    return {"multipliers": multipliers, "sizes": sizes, "offsets": offsets}
+
+
 def synthetic_ngram(n_rows: int, vocab: int, eos: int, heads: int = 16) -> Any:
     """The released model's hash over a table of `n_rows` rows: trigrams, `heads` heads of nearly equal size."""
-    sizes, offsets = _core.ngram_heads(n_rows // heads - 2000, heads, 0)
-    return _core.NgramConfig(
-        vocab=vocab,
-        ngram_size=3,
-        heads_per_ngram=heads // 2,
-        multipliers=_core.ngram_multipliers(1234, vocab, 3, 0),
-        sizes=sizes,
-        offsets=offsets,
-        eos=eos,
-    )
+    constants = ngram_hash(n_rows // heads - 2000, vocab, heads_per_ngram=heads // 2)
+    return _core.NgramConfig(vocab=vocab, ngram_size=3, heads_per_ngram=heads // 2, eos=eos, **constants)
 
 
 def verify(model: str | Path, row_file: str | Path | None = None, progress: Progress | None = None) -> TableReport:

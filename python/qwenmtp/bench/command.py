@@ -15,7 +15,9 @@ from qwenmtp.bench.checkpoint import checkpoint
 from qwenmtp.bench.loop import loop
 from qwenmtp.bench.ple import ple
 from qwenmtp.bench.receipts import Receipts, add_benchmarks
+from qwenmtp.bench.synthetic import MODELS, synthetic_pack
 from qwenmtp.bench.timing import BenchResult, environment, read_bandwidth, write_csv
+from qwenmtp.errors import InvalidRequest
 from qwenmtp.settings import variables
 from qwenmtp.terminal import human_bytes, table
 
@@ -42,6 +44,8 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
         help="default: %(default)s",
     )
     p.add_argument("--model", default="models/demo", metavar="M", help="model folder (default: %(default)s)")
+    p.add_argument("--synthetic", choices=sorted(MODELS), help="decode, mtp, prefill: its geometry, random weights")
+    p.add_argument("--layers", type=int, default=4, metavar="N", help="layers of it (default: %(default)s)")
     p.add_argument("--dtype", choices=("float32", "bfloat16"), help="compute type (default: by device)")
     p.add_argument(
         "--tokens", type=int, default=64, metavar="N", help="tokens generated, read or stored (default: %(default)s)"
@@ -50,7 +54,10 @@ def add_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--mtplx-python", metavar="PYTHON", help="loop, ple: time MTPLX too, by a python with it")
     p.add_argument("--gb", type=float, default=0.5, metavar="GB", help="ple: size of the table (default: %(default)s)")
     p.add_argument(
-        "--dir", type=Path, metavar="DIR", help="ple, checkpoint: where files are written (default: a temporary folder)"
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        help="ple, checkpoint, --synthetic: where to write (default: a temporary folder)",
     )
     p.add_argument(
         "--chunks", type=int, default=5, metavar="N", help="ple: chunks of 2,048 tokens (default: %(default)s)"
@@ -64,6 +71,16 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print, and keep the results where asked to."""
     if args.what == "dispatches":  # counts, no times
         return dispatches.run(args)
+    if not args.synthetic:
+        return _run(args, ["--model", str(args.model)])
+    if args.what not in BENCHMARKS:
+        raise InvalidRequest(f"[bench] --synthetic with {args.what}, expected {', '.join(BENCHMARKS)}")
+    with synthetic_pack(args) as args.model:
+        return _run(args, ["--synthetic", args.synthetic, "--layers", str(args.layers)])
+
+
+def _run(args: argparse.Namespace, subject: list[str]) -> int:
+    """`subject`: the arguments that say what is measured, for the record."""
     summary: dict[str, Any] = {}
     receipts = None
     if args.receipts:
@@ -75,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         results = BENCHMARKS[args.what](args)
     n_threads = os.cpu_count() or 1
     roof = {n: read_bandwidth(n) for n in sorted({1, n_threads})}
-    command = shlex.join(["qwenmtp", "bench", args.what, "--model", str(args.model), "--tokens", str(args.tokens)])
+    command = shlex.join(["qwenmtp", "bench", args.what, *subject, "--tokens", str(args.tokens)])
     if args.csv:
         write_csv(args.csv, results, command)
     if args.plot:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qwenmtp.bench.synthetic import FLASH_NEXT
 from qwenmtp.engine import null_decoder, planned_launches
 from qwenmtp.geometry import flat_config
 from qwenmtp.terminal import table
@@ -23,19 +24,9 @@ WIDTH = (4, 64)  # of every matrix: the width decides no launch
 # head to the first primes: the host reads rows of both tables, and no launch depends on their number.
 RELEASED: dict[str, Any] = {
     "model_type": "qwen4_exp",
-    "text_config": {
+    "text_config": FLASH_NEXT
+    | {
         "vocab_size": 4096,
-        "hidden_size": 2560,
-        "num_hidden_layers": 48,
-        "max_position_embeddings": 262144,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 48,
-        "moe_intermediate_size": 640,
-        "shared_expert_intermediate_size": 640,
-        "ple_layer_ids": [2],
         "eos_token_id": 4095,
         "ngram_vocab_size_base": 2,
         "make_ngram_vocab_size_divisible_by": 1024,

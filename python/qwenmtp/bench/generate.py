@@ -22,7 +22,17 @@ PROMPTS = (
 
 
 def _opened(args: argparse.Namespace) -> Model:
-    return load(args.model, **({} if args.dtype is None else {"dtype": args.dtype}))
+    wishes: dict[str, Any] = {} if args.dtype is None else {"dtype": args.dtype}
+    if args.synthetic:  # its table is a hole
+        wishes["ple_prewarm"] = "off"
+    return load(args.model, **wishes)
+
+
+def _prompts(model: Model) -> list[str] | list[list[int]]:
+    """Text, or ids for a model without a tokenizer."""
+    if (model.path / "tokenizer.json").exists():
+        return list(PROMPTS)
+    return [token_ids(model, len(text)) for text in PROMPTS]
 
 
 def _answers(
@@ -30,10 +40,11 @@ def _answers(
 ) -> list[BenchResult]:
     """Each mode answers the same prompts with the same number of tokens; only seconds of decoding count."""
     turns: dict[str, list[list[Turn]]] = {name: [] for name, _, _ in modes}
+    prompts = _prompts(model)
 
     def case(name: str, session: dict[str, Any], temperature: float) -> Callable[[], None]:
         return lambda: turns[name].append(
-            [_turn(model, session, temperature, prompt, args.tokens) for prompt in PROMPTS]
+            [_turn(model, session, temperature, prompt, args.tokens) for prompt in prompts]
         )
 
     interleaved({name: case(name, session, t) for name, session, t in modes}, args.repeats)
@@ -80,7 +91,7 @@ def _moved(steps: Steps, stats: dict[str, Any]) -> int:
     return verifies + int(stats["drafted_tokens"]) * steps.moved(draft=True)
 
 
-def _turn(model: Model, session: dict[str, Any], temperature: float, prompt: str, n: int) -> Turn:
+def _turn(model: Model, session: dict[str, Any], temperature: float, prompt: str | list[int], n: int) -> Turn:
     with model.session(**session) as s:
         for _ in s.generate(prompt, SamplingParams(temperature=temperature, seed=0), max_tokens=n, ignore_stop=True):
             pass

@@ -34,6 +34,7 @@ COPIED = ("tokenizer*", "vocab.json", "merges.txt", "special_tokens_map.json", "
           "generation_config.json", "*preprocessor_config.json", "LICENSE*", "NOTICE*")  # fmt: skip
 
 Progress = Callable[[int, int, str], None]
+Fill = Callable[["Planned", FileWriter], Iterator[int]]
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ class Planned:
     def n_bytes(self) -> int:
         return sum(math.prod(shape) * ITEM_BYTES[dtype] for dtype, shape in self.tensors.values())
 
+    @property
+    def disk_bytes(self) -> int:
+        """What of them is written."""
+        return 0 if self.module.rows is None else self.n_bytes
+
 
 def convert(
     src: str | Path, dst: str | Path, recipe: str | Path | Recipe, *, progress: Progress | None = None
@@ -124,12 +130,27 @@ def convert(
     """
     src, dst, recipe = Path(src), Path(dst), load_recipe(recipe)
     with _typed_io_errors(dst):
-        return _convert(Released(src), dst, recipe, progress)
+        source = Released(src)
+    return write_pack(source, dst, recipe, progress)
 
 
-def _convert(source: Released, dst: Path, recipe: Recipe, progress: Progress | None) -> ConvertReport:
-    narrowed: list[str] = []
-    body, mtp, table = ([_plan(m, recipe, narrowed) for m in part] for part in (source.body, source.mtp, source.table))
+def write_pack(
+    source: Released, dst: Path, recipe: Recipe, progress: Progress | None = None, fill: Fill | None = None
+) -> ConvertReport:
+    """Writes a pack of a source's modules; it appears complete or not at all.
+
+    Args:
+        source: What there is to write.
+        dst: The pack's folder; must not exist.
+        recipe: Widths.
+        progress: As in `convert`.
+        fill: Writes a module block by block and yields the bytes of each; by default its rows, quantised.
+
+    Raises:
+        InvalidRequest: dst exists.
+        IoError: Writing failed.
+    """
+    body, mtp, table = ([plan_module(m, recipe) for m in part] for part in (source.body, source.mtp, source.table))
     shards = _cut(body)
     names = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
     names = names if len(shards) > 1 else ["model.safetensors"]
@@ -139,15 +160,19 @@ def _convert(source: Released, dst: Path, recipe: Recipe, progress: Progress | N
     if table:
         parts[TABLE_FILE] = table
     every = [p for part in parts.values() for p in part]
-    total = sum(p.n_bytes for p in every)
-    with _published(dst, total) as folder:
+    total = sum(p.disk_bytes for p in every)
+    with _typed_io_errors(dst), _published(dst, total) as folder:
         done = 0
         for name, part in parts.items():
             metadata = _table_metadata(part[0]) if name == TABLE_FILE else {"format": "mlx"}
             tensors = {k: v for p in part for k, v in p.tensors.items()}
             with FileWriter(folder / name, tensors, metadata) as file:
                 for planned in part:
-                    for written in _write(planned, file):
+                    if planned.module.rows is None:
+                        for tensor in planned.tensors:
+                            file.leave_zeros(tensor)
+                        continue
+                    for written in (fill or _write)(planned, file):
                         done += written
                         if progress:
                             progress(done, total, planned.module.name)
@@ -156,16 +181,22 @@ def _convert(source: Released, dst: Path, recipe: Recipe, progress: Progress | N
         for path in sorted({p for pattern in COPIED for p in source.folder.glob(pattern) if p.is_file()}):
             _write_file(folder / path.name, path.read_bytes())
         files = {p.name: p.stat().st_size for p in sorted(folder.iterdir())}
+    narrowed = [line for p in every for line in _narrowed(p, recipe)]
     vision = sum(t.n_bytes for t in source.vision)
     return ConvertReport(str(source.folder), str(dst), recipe.to_dict(), _by_class(every), files, narrowed, vision)
 
 
-def _plan(module: Module, recipe: Recipe, narrowed: list[str]) -> Planned:
+def plan_module(module: Module, recipe: Recipe) -> Planned:
+    """A module in the recipe's width, or the next narrower group that divides its rows."""
     asked = recipe.widths[module.cls] if module.cls else None
-    width = asked.fit(module.shape[-1]) if asked else None
-    if width != asked:
-        narrowed.append(f"{module.name} rows of {module.shape[-1]} values: {width or 'bf16'} instead of {asked}")
-    return Planned(module, width)
+    return Planned(module, asked.fit(module.shape[-1]) if asked else None)
+
+
+def _narrowed(planned: Planned, recipe: Recipe) -> Iterator[str]:
+    module = planned.module
+    asked = recipe.widths[module.cls] if module.cls else None
+    if planned.width != asked:
+        yield f"{module.name} rows of {module.shape[-1]} values: {planned.width or 'bf16'} instead of {asked}"
 
 
 def _cut(body: list[Planned]) -> list[list[Planned]]:
@@ -183,6 +214,7 @@ def _cut(body: list[Planned]) -> list[list[Planned]]:
 def _write(planned: Planned, file: FileWriter) -> Iterator[int]:
     """Writes a module block by block; yields the bytes of each."""
     module, width = planned.module, planned.width
+    assert module.rows is not None
     step = max(1, BLOCK_VALUES // module.shape[-1] // module.unit) * module.unit
     at = dict.fromkeys(planned.tensors, 0)
     for first in range(0, module.n_rows, step):

@@ -34,14 +34,14 @@ class Module:
     """One weight of a pack, whose rows come from the release.
 
     shape [.., n_in]; `rows(first, count)` gives rows of the matrix with its leading axes flattened, in bf16 (A_log and
-    integers as stored). Blocks begin and end at multiples of `unit` rows.
+    integers as stored); None: zeros, which no disk need hold. Blocks begin and end at multiples of `unit` rows.
     """
 
     name: str  # as in the pack
     cls: str | None  # class of the recipe; None: never quantised
     dtype: str
     shape: tuple[int, ...]
-    rows: Callable[[int, int], mx.array]
+    rows: Callable[[int, int], mx.array] | None
     unit: int = 1
 
     @property
@@ -62,10 +62,7 @@ class Released:
         self.geometry = flat_config(self.config)
         self.tensors = self._open_shards()
         self._check_layout()
-        self._used: set[str] = set()
-        self.table: list[Module] = []
-        self.body = list(self._body())
-        self.mtp = list(self._mtp()) if any(n.startswith("mtp.") for n in self.tensors) else []
+        self._list_modules(has_mtp=any(n.startswith("mtp.") for n in self.tensors))
         self.vision = [t for n, t in self.tensors.items() if n.startswith(VISION)]
         extra = sorted(n for n in self.tensors if n not in self._used and not n.startswith(VISION))
         if extra:
@@ -103,6 +100,12 @@ class Released:
         raise self._bad(f"unknown layout, expected names that begin with {TRUNK}")
 
     # ------------------------------------------------------------------ modules, in the order of the pack
+    def _list_modules(self, has_mtp: bool) -> None:
+        self._used: set[str] = set()
+        self.table: list[Module] = []
+        self.body = list(self._body())
+        self.mtp = list(self._mtp()) if has_mtp else []
+
     def _body(self) -> Iterator[Module]:
         g = self.geometry
         if len(g["ple_layers"]) > 1:
