@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "python"))  # behind an installed one
-from qwenmtp.bench.timing import BenchResult, environment, read_bandwidth, result, write_csv
+from qwenmtp.bench.timing import BenchResult, Roofline, environment, result, write_csv
 from qwenmtp.terminal import table
 from qwenmtp.text_files import read_text_files
 from qwenmtp.tokenizer import Tokenizer
@@ -179,7 +179,9 @@ def show(results: list[BenchResult], ratios: dict[str, float], differ: list[str]
         name = f"{peer.extra['engine']} ({peer.extra['form']})"
         print(f"{what}: {ratio:.1f} times the best of {name}, target {TARGETS[what]:g}")
     print("float32 answers are equal" if not differ else f"other float32 answers: {', '.join(differ)}")
-    print(f"one thread reads {read_bandwidth() / 1e9:.1f} GB/s in this run")
+    roof = Roofline()
+    roof.measure()
+    print(f"one thread reads {roof.bandwidth[1] / 1e9:.1f} GB/s in this run")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
 """What the benchmarks count: bytes through the graph, what must move at least, plots and receipts of a run."""
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from qwenmtp import Model
+from qwenmtp import Model, SamplingParams, load
 from qwenmtp.bench import receipts
 from qwenmtp.bench.moved import Steps, token_ids
+from qwenmtp.bench.timing import Roofline
 from qwenmtp.cli import main
+from qwenmtp.weights import open_model_files
 
 DEMO = str(Path(__file__).resolve().parents[2] / "models" / "demo")
 N = 100  # of the context: no key slab grows in the step behind it
@@ -98,3 +102,50 @@ def test_a_bench_run_leaves_csv_plot_and_receipts(capsys: pytest.CaptureFixture[
     rows = (tmp_path / "receipts" / receipts.RECEIPTS).read_text().splitlines()
     assert len(rows) == len(by_name)
     assert "tok/s" in receipts.quote(json.loads(rows[0]))
+
+
+@pytest.mark.parametrize("what", ["decode", "prefill"])
+def test_the_roofline_is_measured_in_turns_with_the_cases(
+    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Roofline] = []
+    real = Roofline.measure
+    monkeypatch.setattr(Roofline, "measure", lambda self: [measured.append(self), real(self)])
+    assert main(["bench", what, "--model", DEMO, "--tokens", "3", "--repeats", "3", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert len(measured) == 1 + 3  # the warm-up's too
+    assert report["read_bandwidth"] == measured[0].bandwidth[1]
+
+
+def test_a_roofline_is_the_best_read_of_each_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    roof, clock = Roofline(1 << 16), iter([0, 4, 0, 8, 0, 2, 0, 16])
+    roof._best = dict.fromkeys((1, 2), float("inf"))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    read: list[int] = []
+    monkeypatch.setattr("numpy.max", lambda part: read.append(part.nbytes))
+    roof.measure()
+    roof.measure()
+    assert roof.bandwidth == {1: (1 << 16) / 2, 2: (1 << 16) / 8}
+    assert read == 2 * [1 << 16, 1 << 15, 1 << 15]
+
+
+def test_the_float32_copy_holds_the_packs_values(demo: Model, tmp_path: Path) -> None:
+    script = Path(DEMO).parents[1] / "benchmarks" / "bench_step.py"
+    spec = importlib.util.spec_from_file_location("bench_step", script)
+    assert spec is not None
+    assert spec.loader is not None
+    bench_step = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench_step)
+    bench_step.float32_copy(open_model_files(DEMO), tmp_path)
+    copied = open_model_files(tmp_path)
+    assert {dtype for name, dtype, *_ in copied.tensors if not name.startswith("ngram.")} == {"F32", "I64"}
+    assert copied.quant.keys() == {"ngram"}
+    assert bench_step.weight_bytes(tmp_path) == pytest.approx(46.8e6, rel=0.01)  # issue 7
+    with load(tmp_path, dtype="float32") as dense:
+        ends = []
+        for model in (dense, demo):
+            session = model.session(mode="ar")
+            list(session.generate([5, 6, 7], SamplingParams(temperature=0), max_tokens=12, ignore_stop=True))
+            ends.append((session.ids, session.export()["final.logits"].array))
+    assert ends[0][0] == ends[1][0]
+    np.testing.assert_allclose(ends[0][1], ends[1][1], rtol=0, atol=1e-4 * np.abs(ends[1][1]).max())  # order of sums

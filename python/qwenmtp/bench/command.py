@@ -16,12 +16,12 @@ from qwenmtp.bench.loop import loop
 from qwenmtp.bench.ple import ple
 from qwenmtp.bench.receipts import Receipts, add_benchmarks
 from qwenmtp.bench.synthetic import MODELS, synthetic_pack
-from qwenmtp.bench.timing import BenchResult, environment, read_bandwidth, write_csv
+from qwenmtp.bench.timing import BenchResult, Roofline, environment, write_csv
 from qwenmtp.errors import InvalidRequest
 from qwenmtp.settings import variables
 from qwenmtp.terminal import human_bytes, table
 
-BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[BenchResult]]] = {
+BENCHMARKS: dict[str, Callable[[argparse.Namespace, Roofline], list[BenchResult]]] = {
     "decode": generate.decode,
     "prefill": generate.prefill,
     "mtp": generate.mtp,
@@ -86,12 +86,13 @@ def _run(args: argparse.Namespace, subject: list[str]) -> int:
     if args.receipts:
         model = None if args.what in WITHOUT_MODEL else Path(args.model)
         receipts = Receipts(args.receipts, model, variables())
+    roofline = Roofline()
     if args.what in WITHOUT_MODEL:
         results, summary = WITHOUT_MODEL[args.what](args)
+        roofline.measure()
     else:
-        results = BENCHMARKS[args.what](args)
-    n_threads = os.cpu_count() or 1
-    roof = {n: read_bandwidth(n) for n in sorted({1, n_threads})}
+        results = BENCHMARKS[args.what](args, roofline)
+    roof, n_threads = roofline.bandwidth, os.cpu_count() or 1
     command = shlex.join(["qwenmtp", "bench", args.what, *subject, "--tokens", str(args.tokens)])
     if args.csv:
         write_csv(args.csv, results, command)

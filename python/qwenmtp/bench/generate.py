@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qwenmtp.bench.moved import DEFAULT_CONTEXT, Steps, token_ids
-from qwenmtp.bench.timing import BenchResult, interleaved, peak_memory, result
+from qwenmtp.bench.timing import BenchResult, Roofline, interleaved, peak_memory, result
 from qwenmtp.model import Model, load
 from qwenmtp.sampling import SamplingParams
 from qwenmtp.turns import Turn
@@ -36,7 +36,7 @@ def _prompts(model: Model) -> list[str] | list[list[int]]:
 
 
 def _answers(
-    model: Model, args: argparse.Namespace, modes: list[tuple[str, dict[str, Any], float]]
+    model: Model, args: argparse.Namespace, roof: Roofline, modes: list[tuple[str, dict[str, Any], float]]
 ) -> list[BenchResult]:
     """Each mode answers the same prompts with the same number of tokens; only seconds of decoding count."""
     turns: dict[str, list[list[Turn]]] = {name: [] for name, _, _ in modes}
@@ -47,7 +47,7 @@ def _answers(
             [_turn(model, session, temperature, prompt, args.tokens) for prompt in prompts]
         )
 
-    interleaved({name: case(name, session, t) for name, session, t in modes}, args.repeats)
+    interleaved({name: case(name, session, t) for name, session, t in modes} | {"": roof.measure}, args.repeats)
     steps, tokens = Steps(model, DEFAULT_CONTEXT), len(PROMPTS) * args.tokens
     out: list[BenchResult] = []
     step = 0.0  # seconds of a token of the plain mode before
@@ -111,23 +111,23 @@ def _acceptance(stats: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
     }
 
 
-def decode(args: argparse.Namespace) -> list[BenchResult]:
+def decode(args: argparse.Namespace, roof: Roofline) -> list[BenchResult]:
     """Plain decoding, greedy and sampled."""
     with _opened(args) as model:
-        return _answers(model, args, [(f"ar T={t}", {"mode": "ar"}, t) for t in (0.0, 0.6)])
+        return _answers(model, args, roof, [(f"ar T={t}", {"mode": "ar"}, t) for t in (0.0, 0.6)])
 
 
-def mtp(args: argparse.Namespace) -> list[BenchResult]:
+def mtp(args: argparse.Namespace, roof: Roofline) -> list[BenchResult]:
     """Plain decoding against drafting at depths 1..3 and auto, greedy and sampled."""
     with _opened(args) as model:
         modes: list[tuple[str, dict[str, Any], float]] = []
         for t in (0.0, 0.6):
             modes.append((f"ar T={t}", {"mode": "ar"}, t))
             modes += [(f"depth {d} T={t}", {"depth": d}, t) for d in (1, 2, 3, "auto")]
-        return _answers(model, args, modes)
+        return _answers(model, args, roof, modes)
 
 
-def prefill(args: argparse.Namespace) -> list[BenchResult]:
+def prefill(args: argparse.Namespace, roof: Roofline) -> list[BenchResult]:
     """Reading a prompt of `--tokens` tokens from nothing."""
     with _opened(args) as model:
         ids, seconds = token_ids(model, args.tokens), []
@@ -137,6 +137,7 @@ def prefill(args: argparse.Namespace) -> list[BenchResult]:
                     pass
                 assert s.last_turn is not None
                 seconds.append(s.last_turn.timing["prefill"])
+            roof.measure()
         moved = model.session(mode="ar").traffic(ids)
         return [
             result(

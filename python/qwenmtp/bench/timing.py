@@ -89,12 +89,27 @@ def result(name: str, seconds: Sequence[float], *, shape: str = "", **fields: An
     )
 
 
-def read_bandwidth(threads: int = 1, n_bytes: int = 1 << 28, repeats: int = 5) -> float:
-    """Bytes a second that so many threads read from memory, best of `repeats`: the roofline of this run."""
-    parts = np.array_split(np.ones(n_bytes // 8, np.int64), threads)
-    with ThreadPoolExecutor(threads) as pool:
-        best = min(interleaved({"read": lambda: list(pool.map(np.max, parts))}, repeats)["read"])
-    return n_bytes / best
+class Roofline:
+    """What plain reads of memory reach, by number of threads; measured in turns with the cases that stand beside it."""
+
+    def __init__(self, n_bytes: int = 1 << 28):
+        self._n_bytes, self._data = n_bytes, np.ones(n_bytes // 8, np.int64)
+        self._best = dict.fromkeys(sorted({1, os.cpu_count() or 1}), float("inf"))
+
+    def measure(self) -> None:
+        """Reads the bytes once by each number of threads."""
+        for n, best in self._best.items():
+            with ThreadPoolExecutor(n) as pool:
+                parts = np.array_split(self._data, n)
+                list(pool.map(len, parts))  # starts the threads
+                started = time.perf_counter()
+                list(pool.map(np.max, parts))
+                self._best[n] = min(best, time.perf_counter() - started)
+
+    @property
+    def bandwidth(self) -> dict[int, float]:
+        """Threads -> bytes a second, the best of all measurements."""
+        return {n: self._n_bytes / best for n, best in self._best.items()}
 
 
 def peak_memory() -> int:
