@@ -124,8 +124,8 @@ def test_attend(dtype: str, shape: str, past: int, n: int) -> None:
         close(y[i], want, ulps=3)
 
 
-@pytest.mark.parametrize("count", [65, 700, 2500])
-def test_ranks_and_ties_are_exact(count: int) -> None:
+@pytest.mark.parametrize(("count", "levels"), [(65, 3), (700, 3), (2500, 3), (700, 100), (2500, 3000), (8000, 100_000)])
+def test_ranks_and_ties_are_exact(count: int, levels: int) -> None:
     """Scores on a grid, so float32 is exact: zeros keep the lowest ids; equal ranks keep the larger id, which needs
     the float32 subtraction that vanishes beside a score."""
     x = Layer("float32", "demo", past=4 * count - 1)
@@ -133,7 +133,7 @@ def test_ranks_and_ties_are_exact(count: int) -> None:
     x.iq[:] = 0
     x.iq[:, [0, x.di, 2 * x.di]] = 1.0
     x.pooled[:] = 0
-    x.pooled[:count, 0] = x.rng.integers(-3, 3, count) if count > 65 else -1.0
+    x.pooled[:count, 0] = x.rng.integers(-levels, levels, count) if count > 65 else -1.0
     _, blocks = x.attend(0, 1)
     score = naive.scores(wide(x.iq).reshape(x.hi, x.di), wide(x.pooled)[:count])
     assert blocks[0].tolist() == naive.best_blocks(score, x.budget).tolist()

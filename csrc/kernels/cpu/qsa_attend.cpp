@@ -15,29 +15,49 @@ inline uint32_t ordered(float v) {
 }
 
 /** The `keep` largest of keys[0, n) as ascending ids; among equal keys the
- * larger id ranks higher. keep <= n. */
+ * larger id ranks higher. keep <= n. Overwrites some[0, n). */
 inline void select_largest(
     const uint32_t* keys,
     int n,
     int keep,
+    uint32_t* some,
     int32_t* ids) {
-  uint32_t prefix = 0; // upper bits of the smallest key that is kept
-  int left = keep;     // kept keys that share them
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    int counts[256] = {0};
-    const uint32_t mask = shift == 24 ? 0 : ~0u << (shift + 8);
-    for (int i = 0; i < n; ++i) {
-      counts[keys[i] >> shift & 255] += (keys[i] & mask) == prefix;
+  constexpr int kDigit = 11;
+  uint32_t smallest = 0; // that is kept; its upper digits are found first
+  int left = keep;       // kept keys that share them
+  const uint32_t* from = keys;
+  int count = n; // keys that share them
+  for (int shift = 32 - kDigit;; shift -= kDigit) {
+    const int low = shift > 0 ? shift : 0;
+    // Two tables: neighbours often count in one place.
+    int counts[2][1 << kDigit] = {};
+    auto digit_of = [&](uint32_t key) {
+      return key >> low & ((1u << kDigit) - 1);
+    };
+    for (int i = 0; i < count; ++i) {
+      ++counts[i & 1][digit_of(from[i])];
     }
-    int digit = 255;
-    while (counts[digit] < left) {
-      left -= counts[digit--];
+    uint32_t digit = (1u << kDigit) - 1;
+    auto found = [&] { return counts[0][digit] + counts[1][digit]; };
+    while (found() < left) {
+      left -= found();
+      --digit;
     }
-    prefix |= static_cast<uint32_t>(digit) << shift;
+    smallest |= digit << low;
+    if (low == 0) {
+      break;
+    }
+    int kept = 0;
+    for (int i = 0; i < count; ++i) {
+      some[kept] = from[i];
+      kept += digit_of(from[i]) == digit;
+    }
+    from = some;
+    count = kept;
   }
   int at = keep;
-  for (int i = n - 1; i >= 0 && at > 0; --i) {
-    if (keys[i] > prefix || (keys[i] == prefix && left-- > 0)) {
+  for (int i = n - 1; at > 0; --i) {
+    if (keys[i] > smallest || (keys[i] == smallest && left-- > 0)) {
       ids[--at] = i;
     }
   }
@@ -80,7 +100,9 @@ void select_blocks(const QsaAttendCall& c, int first, int n) {
   const int parts = parts_for(int64_t{32} * n * most, n);
   parallel_for(parts, [&](int part) {
     Scratch mine;
+    float* scores = mine.floats(ld);
     auto* keys = static_cast<uint32_t*>(mine.bytes(ld * sizeof(uint32_t)));
+    auto* some = static_cast<uint32_t*>(mine.bytes(ld * sizeof(uint32_t)));
     for (int r = part_begin(n, parts, part); r < part_begin(n, parts, part + 1);
          ++r) {
       int32_t* ids = c.blocks + int64_t{first + r} * keep;
@@ -95,14 +117,18 @@ void select_blocks(const QsaAttendCall& c, int first, int n) {
       const float* row = dots + int64_t{r} * c.index_heads * ld;
       const float divisor = __builtin_sqrtf(static_cast<float>(c.index_dim));
       for (int b = 0; b < count; ++b) {
-        float score = 0.0f;
-        for (int h = 0; h < c.index_heads; ++h) {
-          const float dot = row[h * ld + b];
-          score += dot > 0.0f ? dot : 0.0f;
-        }
-        keys[b] = ordered(score / divisor - static_cast<float>(b) * 1e-12f);
+        scores[b] = row[b] > 0.0f ? row[b] : 0.0f;
       }
-      select_largest(keys, count, keep, ids);
+      for (int h = 1; h < c.index_heads; ++h) {
+        const float* dot = row + h * ld;
+        for (int b = 0; b < count; ++b) {
+          scores[b] += dot[b] > 0.0f ? dot[b] : 0.0f;
+        }
+      }
+      for (int b = 0; b < count; ++b) {
+        keys[b] = ordered(scores[b] / divisor - static_cast<float>(b) * 1e-12f);
+      }
+      select_largest(keys, count, keep, some, ids);
     }
   });
 }
