@@ -59,7 +59,13 @@ int64_t launches_of(const mx::array& node) {
   if (kernels::is_planned(node)) { // its inputs are made row-contiguous
     return 1 + copies;
   }
-  if (kReshapes.contains(name) || name == "Contiguous") {
+  if (name == "Contiguous") { // of a slab's rows: freed of their large buffer
+    return in[0].has_primitive() &&
+                   in[0].primitive().name() == std::string("Slice")
+               ? 1
+               : copies;
+  }
+  if (kReshapes.contains(name)) {
     return copies;
   }
   if (is_view(name)) {

@@ -164,7 +164,7 @@ void StateImage::add_recurrent(const Boundary& boundary) {
 
 void StateImage::add_cache(const KvCache& cache) {
   // The slabs themselves: their logical rows are one run a head.
-  auto slabs = cache.buffers();
+  auto slabs = cache.slabs();
   for (size_t i = 0; i < slabs.size(); ++i) {
     const mx::array& slab = slabs[i];
     const bool pooled = i == 3;

@@ -9,6 +9,7 @@ namespace qwenmtp::state {
 namespace {
 
 constexpr int kStep = 256; // rows; buffers grow by doubling from here
+constexpr int kRecent = 8; // at least the rows that a round takes back
 
 /** `a` with its axis `axis` extended to `rows` rows of zeros. */
 mx::array grown(const mx::array& a, int axis, int rows) {
@@ -41,7 +42,8 @@ KvCache::KvCache(const KvShape& shape, mx::Dtype dtype)
       keys_(mx::zeros({shape.n_kv_heads, 0, shape.head_dim}, dtype)),
       values_(keys_),
       raw_(mx::zeros({0, shape.index_dim}, dtype)),
-      pooled_(raw_) {
+      pooled_(raw_),
+      recent_(raw_) {
 }
 
 KvCache::KvCache(
@@ -57,7 +59,9 @@ KvCache::KvCache(
       keys_(std::move(keys)),
       values_(std::move(values)),
       raw_(std::move(raw)),
-      pooled_(std::move(pooled)) {
+      pooled_(std::move(pooled)),
+      recent_(mx::zeros({0, shape.index_dim}, raw_.dtype())),
+      recent_begin_(len) {
 }
 
 void KvCache::reserve(int rows) {
@@ -85,6 +89,8 @@ void KvCache::append(
   values_ = written(values_, v, 1, len_);
   raw_ = written(raw_, raw, 0, len_);
   len_ += n;
+  recent_begin_ = std::max(0, len_ - kRecent) / shape_.ratio * shape_.ratio;
+  recent_ = mx::contiguous(rows_of(raw_, 0, recent_begin_, len_));
 }
 
 void KvCache::set_pooled(int first, const mx::array& pooled) {
@@ -109,6 +115,9 @@ mx::array KvCache::values(int begin, int end) const {
 }
 
 mx::array KvCache::raw(int begin, int end) const {
+  if (begin >= recent_begin_ && end <= recent_begin_ + recent_.shape(0)) {
+    return rows_of(recent_, 0, begin - recent_begin_, end - recent_begin_);
+  }
   return rows_of(raw_, 0, begin, end);
 }
 

@@ -55,7 +55,9 @@ class KvCache {
   /** Rows begin .. end - 1: [Hkv, end - begin, D]. */
   mx::array keys(int begin, int end) const;
   mx::array values(int begin, int end) const;
-  /** Un-normalised, un-rotated indexer keys, [end - begin, Di]. */
+  /** Un-normalised, un-rotated indexer keys, [end - begin, Di]. The last ones
+   *  share no buffer with the slab: MLX would copy all of a slab that it writes
+   *  while some of its rows are still read. */
   mx::array raw(int begin, int end) const;
   /** Normalised, rotated block keys, [end - begin, Di]. */
   mx::array pooled(int begin, int end) const;
@@ -72,9 +74,13 @@ class KvCache {
     return pooled_;
   }
 
+  /** The slabs of keys, values, raw and pooled keys. */
+  std::vector<mx::array> slabs() const {
+    return {keys_, values_, raw_, pooled_};
+  }
   /** The arrays behind the rows, for evaluation and byte counts. */
   std::vector<mx::array> buffers() const {
-    return {keys_, values_, raw_, pooled_};
+    return {keys_, values_, raw_, pooled_, recent_};
   }
 
  private:
@@ -85,6 +91,8 @@ class KvCache {
   mx::array values_; // [Hkv, cap, D]
   mx::array raw_;    // [cap, Di]
   mx::array pooled_; // [cap / c, Di]
+  mx::array recent_; // raw rows recent_begin_ .. once more
+  int recent_begin_ = 0;
 };
 
 } // namespace qwenmtp::state

@@ -217,7 +217,7 @@ void register_faulty(nb::module_& m) {
     std::vector<uintptr_t> out;
     for (const auto& layer : s.trunk.layers) {
       if (const auto* cache = std::get_if<state::KvCache>(&layer.mixer)) {
-        for (const auto& slab : cache->buffers()) {
+        for (const auto& slab : cache->slabs()) {
           out.push_back(reinterpret_cast<uintptr_t>(slab.data<char>()));
         }
       }

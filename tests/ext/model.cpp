@@ -146,6 +146,19 @@ class Sequence {
     return to_dict(all);
   }
 
+  /** Where the slabs of every attention layer lie. */
+  std::vector<uintptr_t> slabs() const {
+    std::vector<uintptr_t> at;
+    for (const auto& layer : trunk_.layers) {
+      if (const auto* cache = std::get_if<state::KvCache>(&layer.mixer)) {
+        for (const auto& slab : cache->slabs()) {
+          at.push_back(reinterpret_cast<uintptr_t>(slab.data<char>()));
+        }
+      }
+    }
+    return at;
+  }
+
   int len() const {
     return trunk_.len;
   }
@@ -182,6 +195,7 @@ void register_model(nb::module_& m) {
       .def("truncate_history", &Sequence::truncate_history)
       .def("state", &Sequence::state)
       .def("history", &Sequence::history)
+      .def("slabs", &Sequence::slabs)
       .def_prop_ro("len", &Sequence::len);
 }
 
