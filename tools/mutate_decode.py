@@ -52,7 +52,7 @@ MUTATIONS = (
         3,
     ),
     Mutation("correction from p", "decode/mtp.cpp", ": sampling::residual(p, q)", ": p"),
-    Mutation("deeper drafts fed the trunk's hidden", "decode/mtp.cpp", "    hidden = out.hidden;\n", ""),
+    Mutation("deeper drafts fed the trunk's hidden", "decode/mtp_draft.cpp", "      hidden = step.hidden;\n", ""),
     Mutation(
         "no bonus on the last free slot",
         "decode/mtp.cpp",
@@ -73,8 +73,8 @@ MUTATIONS = (
     Mutation(
         "copy round with the wrong kept row",
         "decode/mtp_copy.cpp",
-        "t.tip = Tip{*out->logits, out->hidden, accepted};",
-        "t.tip = Tip{*out->logits, out->hidden, accepted > 0 ? accepted - 1 : 0};",
+        "t.tip = Tip{read, out->hidden, accepted};",
+        "t.tip = Tip{read, out->hidden, accepted > 0 ? accepted - 1 : 0};",
     ),
     Mutation("no back-off doubling", "decode/context_copy.cpp", "std::min(2 * backoff_, kLastBackoff)", "backoff_"),
     Mutation("wrong starting copy average", "decode/context_copy.cpp", "kStartAverage = 0.5", "kStartAverage = 0.4"),
@@ -87,8 +87,8 @@ MUTATIONS = (
     Mutation(
         "history counter with staged rows",
         "decode/mtp.cpp",
-        "    const Rows out = t.network.draft(hidden, token, d + 1);\n",
-        "    const Rows out = t.network.draft(hidden, token, d + 1);\n    history_appended_++;\n",
+        "      t.statistics.drafted_tokens++;\n",
+        "      t.statistics.drafted_tokens++;\n      history_appended_++;\n",
     ),
     Mutation(
         "nucleus on the renormalised top-k",

@@ -42,6 +42,7 @@ void MtpLoop::advance() {
 }
 
 void MtpLoop::close() {
+  flush_history();
   if (!copy_) {
     return;
   }
@@ -95,11 +96,11 @@ void MtpLoop::begin_history() {
   if (!committed_history()) {
     network.reset_history(network.trunk_len() - 1);
   } else if (limit > 0 && history_appended_ >= limit) {
+    flush_history();
     network.reset_history(network.trunk_len() - 1);
     history_appended_ = 0;
     turn_.statistics.history_live_resets++;
   }
-  history_mark_ = network.history_len();
 }
 
 /** Appends committed rows, counted towards the history's bound. */
@@ -109,6 +110,25 @@ void MtpLoop::append_history(
   history_appended_ += static_cast<int>(ids.size());
   if (!ids.empty()) {
     turn_.network.append_history(hidden, ids);
+  }
+}
+
+/** A row that no draft of this round reads: several are appended at once, which
+ *  costs little more than one. */
+void MtpLoop::hold_history(const mx::array& hidden, int32_t id) {
+  constexpr size_t kMost = 32;
+  held_hidden_.push_back(hidden);
+  held_ids_.push_back(id);
+  if (held_ids_.size() == kMost) {
+    flush_history();
+  }
+}
+
+void MtpLoop::flush_history() {
+  if (!held_ids_.empty()) {
+    turn_.network.append_history(mx::concatenate(held_hidden_, 0), held_ids_);
+    held_hidden_.clear();
+    held_ids_.clear();
   }
 }
 
@@ -169,22 +189,28 @@ void MtpLoop::draft_round(int depth) {
 void MtpLoop::verify(Window& window) {
   Turn& t = turn_;
   const Stopwatch watch(t.statistics.seconds.verify);
-  if (!capture_lane()) {
+  const bool may_reject = !window.drafts.empty();
+  if (may_reject && !capture_lane()) {
     window.before = t.network.snapshot();
   }
   window.rows = t.network.forward(
       window_ids(primary_, window.drafts),
       LogitRows::all,
-      capture_lane());
+      may_reject && capture_lane());
   t.statistics.verify_calls++;
-  window.read = wait(*window.rows);
+  window.read = wait(*window.rows, !may_reject);
 }
 
-/** Waits for what the host reads of a forward of the trunk. */
-std::shared_ptr<const HostRows> MtpLoop::wait(const Rows& rows) {
+/** Waits for what the host reads of a forward of the trunk, and for the state
+ *  where it is final. */
+std::shared_ptr<const HostRows> MtpLoop::wait(const Rows& rows, bool final) {
   auto read = turn_.target.ask(*rows.logits);
   auto arrays = read->wanted();
   arrays.push_back(rows.hidden);
+  if (final) {
+    const auto leaves = turn_.network.leaves();
+    arrays.insert(arrays.end(), leaves.begin(), leaves.end());
+  }
   sync(arrays);
   return read;
 }
@@ -281,14 +307,16 @@ void MtpLoop::commit_whole(const Window& window) {
   const int n = static_cast<int>(window.drafts.size());
   {
     const Stopwatch watch(t.statistics.seconds.commit);
-    if (capture_lane()) {
-      t.network.keep_window();
+    if (n > 0) {
+      if (capture_lane()) {
+        t.network.keep_window();
+      }
+      if (committed_history()) {
+        t.network.truncate_history(history_mark_ + 1);
+        append_history(slice_rows(window.rows->hidden, 0, n), window.drafts);
+      }
+      settle();
     }
-    if (committed_history()) {
-      t.network.truncate_history(history_mark_ + 1);
-      append_history(slice_rows(window.rows->hidden, 0, n), window.drafts);
-    }
-    settle();
   }
   for (int d = 0; d < n; d++) {
     t.append(window.drafts[d], *window.read, d);
@@ -340,7 +368,7 @@ void MtpLoop::commit_part(const Window& window, const Verdict& verdict) {
         false);
     t.statistics.reforward_repairs++;
     const int n = static_cast<int>(emitted.size());
-    t.tip = Tip{wait(again), slice_rows(again.hidden, n, n + 1), 0};
+    t.tip = Tip{wait(again, true), slice_rows(again.hidden, n, n + 1), 0};
     if (committed_history()) {
       t.network.truncate_history(history_mark_ + 1);
       append_history(slice_rows(again.hidden, 0, n), emitted);

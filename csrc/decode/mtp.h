@@ -84,7 +84,7 @@ class MtpLoop {
   void draft_round(int depth);
   void propose(Window& window, int depth);
   void verify(Window& window);
-  std::shared_ptr<const HostRows> wait(const Rows& rows);
+  std::shared_ptr<const HostRows> wait(const Rows& rows, bool final);
   Verdict accept(const Window& window);
   Verdict accept_greedy(const Window& window);
   Verdict accept_sampled(const Window& window);
@@ -92,6 +92,8 @@ class MtpLoop {
   void commit_whole(const Window& window);
   void commit_part(const Window& window, const Verdict& verdict);
   void append_history(const mx::array& hidden, std::span<const int32_t> ids);
+  void hold_history(const mx::array& hidden, int32_t id);
+  void flush_history();
   void settle();
 
   bool committed_history() const {
@@ -104,6 +106,9 @@ class MtpLoop {
   Turn& turn_;
   Phase phase_ = Phase::head;
   int32_t primary_ = 0;
+  // History rows of rounds without drafts, until something reads the history.
+  std::vector<mx::array> held_hidden_; // [1, W]
+  std::vector<int32_t> held_ids_;
   int history_mark_ = 0;     // history rows at the round's start
   int history_appended_ = 0; // rows committed since the last reset
   DepthPolicy policy_;

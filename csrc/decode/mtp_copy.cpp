@@ -29,7 +29,7 @@ bool MtpLoop::copy_round() {
         LogitRows::all,
         capture_lane());
     t.statistics.verify_calls++;
-    read = wait(*out);
+    read = wait(*out, false);
   }
   const HostRows& rows = *read;
   const Verdict verdict = accept_copy(block, rows);
@@ -61,6 +61,7 @@ bool MtpLoop::copy_round() {
   }
   copy_->record(accepted, block.size(), t.tokens.size(), stats);
   if (committed_history()) {
+    flush_history();
     // No draft staged the primary's row here.
     append_history(
         mx::concatenate(
@@ -81,7 +82,7 @@ void MtpLoop::copy_rollback(const Network::Snapshot& before) {
   const Stopwatch watch(t.statistics.seconds.rollback);
   t.network.restore(before);
   const Rows again = t.network.forward({&primary_, 1}, LogitRows::last, false);
-  t.tip = Tip{wait(again), again.hidden, 0};
+  t.tip = Tip{wait(again, true), again.hidden, 0};
   copying_ = false;
   t.statistics.copy.disabled_reason = "partial_block_in_reforward_lane";
   phase_ = Phase::head;

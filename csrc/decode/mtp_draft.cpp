@@ -48,7 +48,10 @@ void MtpLoop::propose(Window& window, int depth) {
   mx::array hidden = t.tip->hidden_row();
   t.network.expect({&token, 1});
   if (depth == 0 && committed_history()) {
-    t.network.append_history(hidden, {&token, 1});
+    hold_history(hidden, token);
+  } else {
+    flush_history();
+    history_mark_ = t.network.history_len();
   }
   for (int d = 0; d < depth;) {
     t.poll();

@@ -7,8 +7,10 @@ namespace qwenmtp::decode {
 namespace {
 
 constexpr double kPriorAcceptance = 0.7;
-/** Weight of a new observation in the running averages. */
-constexpr double kAcceptanceStep = 0.08;
+/** Observations that the prior counts for. */
+constexpr double kPriorWeight = 2;
+/** Least weight of a new observation in the running averages. */
+constexpr double kAcceptanceStep = 0.04;
 constexpr double kCostStep = 0.2;
 /** Cost of one more row where only other widths were measured. */
 constexpr double kRowShare = 0.15;
@@ -52,8 +54,11 @@ double DepthPolicy::seconds(int depth) const {
 }
 
 int DepthPolicy::next() const {
-  if (!automatic_ || rounds_ == 0) {
+  if (!automatic_) {
     return ceiling_;
+  }
+  if (rounds_ == 0) { // nothing is measured: the cheapest round that drafts
+    return 1;
   }
   int best = 0;
   for (int depth = 1; depth <= ceiling_; depth++) {
@@ -70,7 +75,9 @@ void DepthPolicy::record(const RoundCost& round) {
   rounds_++;
   for (int d = 0; d < round.tested; d++) {
     const double hit = d < round.accepted ? 1.0 : 0.0;
-    acceptance_[d] += kAcceptanceStep * (hit - acceptance_[d]);
+    const double step =
+        std::max(kAcceptanceStep, 1 / (kPriorWeight + ++tested_[d]));
+    acceptance_[d] += step * (hit - acceptance_[d]);
   }
   if (round.depth > 0) {
     average(draft_, round.draft_seconds / round.depth, kCostStep);

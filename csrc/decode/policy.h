@@ -37,6 +37,7 @@ class DepthPolicy {
   bool automatic_;
   int rounds_ = 0;
   std::array<double, kMaxDepth> acceptance_;
+  std::array<int, kMaxDepth> tested_{};
   // Seconds of a draft, and of a verify by its depth; 0 is unmeasured.
   double draft_ = 0;
   std::array<double, kMaxDepth + 1> verify_{};

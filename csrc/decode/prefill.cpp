@@ -48,10 +48,7 @@ Prefill::Prefill(
         "[prefill] prefix without its last row and hidden, expected both");
   }
   if (done_) {
-    tip_ = Tip{
-        std::make_shared<HostRows>(*stored_.logits),
-        stored_.hidden,
-        0};
+    tip_ = Tip{std::make_shared<HostRows>(*stored_.logits), stored_.hidden, 0};
   }
 }
 

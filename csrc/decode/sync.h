@@ -16,9 +16,9 @@ namespace qwenmtp::decode {
 inline thread_local int64_t n_syncs = 0;
 
 inline void sync(const std::vector<mlx::core::array>& arrays) {
-  const bool there = std::ranges::all_of(
-      arrays,
-      [](const mlx::core::array& a) { return a.is_available(); });
+  const bool there = std::ranges::all_of(arrays, [](const mlx::core::array& a) {
+    return a.is_available();
+  });
   if (there) {
     return;
   }

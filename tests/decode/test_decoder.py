@@ -275,3 +275,21 @@ def test_candidates_from_the_device_give_the_same_answers(
             for on_device in (False, True)
         ]
         assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 9, 40, 41, 100])
+def test_rounds_without_drafts_leave_the_history_of_rounds_with_them(scripted: Scripted, max_tokens: int) -> None:
+    """No draft is ever right, so the automatic depth stops drafting; its history rows are appended later."""
+    script = [7] * 200
+    histories, appends = [], []
+    for extra in ({"auto_depth": True, "depth": 3}, {"depth": 1}):
+        net = scripted(mode="script", script=script, draft_script=[9] * 200)
+        decoder = core.ScriptedDecoder(net, {**BASE, "target": GREEDY, "max_tokens": max_tokens, **extra}, PROMPT)
+        assert answer(decoder) == script[:max_tokens]
+        assert decoder.finish()["safe"]
+        histories.append(net.history)
+        appends.append(sum(call[0] in ("history", "draft") for call in net.log))
+    assert histories[0] == histories[1]
+    assert len(histories[0]) == len(PROMPT) + max_tokens - 1
+    if max_tokens == 100:
+        assert appends[0] < 20 < 99 <= appends[1]

@@ -68,5 +68,12 @@ def test_expected_tokens_are_one_and_the_products_of_acceptance() -> None:
     for depth in range(6):
         assert policy.expected_tokens(depth) == pytest.approx(sum(0.7**d for d in range(depth + 1)))
     policy.record(2, 2, 1, 0.1, 1.0)
-    first, second = 0.7 + 0.08 * 0.3, 0.7 - 0.08 * 0.7
+    first, second = 0.7 + 0.3 / 3, 0.7 - 0.7 / 3  # the prior counts for two
     assert policy.expected_tokens(2) == pytest.approx(1 + first + first * second)
+
+
+def test_it_begins_with_one_draft_and_learns_in_a_few_rounds() -> None:
+    costs = {"draft": 0.3, "row": 0.2, "base": 1.0}
+    policy = taught(5, 0, accepted=0, **costs)
+    assert choices(policy, 6, accepted=0, **costs)[0] == 1
+    assert choices(policy, 20, accepted=0, **costs) == [0] * 20

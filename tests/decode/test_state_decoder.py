@@ -51,6 +51,14 @@ def test_endings_and_the_warm_turn_after_them(demo: Any, depth: int, temperature
     check_ending(demo, state, ids + SUFFIX + warm.tokens)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+@pytest.mark.parametrize("limit", [3, 48])
+def test_an_ending_of_the_automatic_depth(demo: Any, temperature: float, limit: int) -> None:
+    state = _core.State(demo, True)
+    decoder = run(demo, state, PROMPT, target=TARGETS[temperature], depth=5, auto_depth=True, max_tokens=limit)
+    check_ending(demo, state, PROMPT + decoder.tokens)
+
+
 @pytest.mark.parametrize(("depth", "temperature"), list(product((1, 2, 3), (0.0, 0.6))))
 def test_a_first_primary_that_is_a_stop(demo: Any, depth: int, temperature: float) -> None:
     options = {"target": TARGETS[temperature], "depth": depth}
