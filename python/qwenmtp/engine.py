@@ -27,6 +27,11 @@ null_decoder = _core.NullDecoder
 planned_launches = _core.launches
 
 
+def device() -> str:
+    """Where models run on this machine: `cpu`, `gpu`."""
+    return str(_core.device())
+
+
 class Engine:
     """A loaded model and its owner thread.
 
@@ -47,7 +52,7 @@ class Engine:
 
     def __init__(self, files: ModelFiles, settings: Settings, on_progress: Callable[[int, int], None] | None = None):
         self.files, self.settings = files, settings
-        self.device: str = _core.device()
+        self.device = device()
         dtype = settings.model.dtype
         if dtype == "auto":  # MLX's CPU back end computes float32 several times faster than bfloat16
             dtype = "float32" if self.device == "cpu" else "bfloat16"
@@ -103,6 +108,7 @@ class Engine:
             hot_bytes=s.ple.hot_bytes if s.ple.staging else 0,
             chunk=s.prefill.chunk,
             boundaries=s.session.boundaries,
+            device=self.device,
         )
 
     def admit(self, context: int, speculate: bool, settings: Settings) -> None:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from qwenmtp import table as ngram_table
+from qwenmtp.engine import device
 from qwenmtp.plan import MemoryPlan, memory_plan
 from qwenmtp.settings import Settings
 from qwenmtp.terminal import ProgressLine, human_bytes, table
@@ -38,6 +39,7 @@ def run_plan(args: argparse.Namespace) -> int:
         hot_bytes=settings.ple.hot_bytes,
         chunk=settings.prefill.chunk,
         boundaries=settings.session.boundaries,
+        device=device(),
     )
     print(json.dumps(found.to_json()) if args.json else _shown(found))
     return 0 if found.fits else 4

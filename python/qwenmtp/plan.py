@@ -21,6 +21,7 @@ AUTO_BANK_BYTES = 4 << 30  # what `auto` leaves for sessions beside a resident t
 HOT_BYTES = 256 << 20
 CHUNK = 2048
 BOUNDARIES = 4
+LAYERS_AHEAD = 13  # MLX's CPU back end allocates the outputs of 100 nodes, 8 a layer, before the first of them has run
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ def memory_plan(
     hot_bytes: int = HOT_BYTES,
     chunk: int = CHUNK,
     boundaries: int = BOUNDARIES,
+    device: str = "gpu",
 ) -> MemoryPlan:
     """The memory plan of one session.
 
@@ -119,6 +121,7 @@ def memory_plan(
         hot_bytes: Slab of hot rows.
         chunk: Rows of a prefill forward; 0 forwards a prompt whole.
         boundaries: Recurrent records kept for partial restores.
+        device: `cpu` or another; the CPU's forwards hold more at a time.
 
     Raises:
         InvalidRequest: The context is out of range.
@@ -142,7 +145,7 @@ def memory_plan(
             kv=_kv_bytes(g, tokens, item, speculate),
             recurrent=recurrent + tip,
             boundaries=boundaries * (recurrent + _wide(g) * item),
-            transients=_transient_bytes(g, tokens, chunk or tokens, item),
+            transients=_transient_bytes(g, tokens, chunk or tokens, item, speculate=speculate, ahead=device == "cpu"),
             budget=limit,
         )
 
@@ -227,14 +230,34 @@ def _recurrent_bytes(g: dict[str, Any], item: int) -> int:
     return int(gdn + len(g["ple_layers"]) * (g["ple_conv_kernel"] - 1) * g["ngram_size"] * _wide(g) * item)
 
 
-def _transient_bytes(g: dict[str, Any], context: int, chunk: int, item: int) -> int:
+def _transient_bytes(g: dict[str, Any], context: int, chunk: int, item: int, *, speculate: bool, ahead: bool) -> int:
     """One layer's intermediates for a chunk: residual streams and their mixes, and the larger of its mixer (in float32)
-    and its experts; beside them one layer's keys and values in float32, the copy of a growing cache, and logits.
+    and its experts; where nodes are allocated `ahead`, all that these put out. Beside them one layer's keys and
+    values in float32, the copy of a growing cache, and logits.
     """
     rows = min(chunk, context)
     channels = 2 * g["gdn_key_heads"] * g["gdn_key_dim"] + g["gdn_value_heads"] * g["gdn_value_dim"]
     streams = 6 * rows * _wide(g) * item
     mixer = 4 * rows * max(channels, 2 * g["n_heads"] * g["head_dim"]) * 4
     experts = rows * g["top_k"] * (3 * g["expert_dim"] + 2 * g["hidden_size"]) * item
+    forward = streams + max(mixer, experts)
+    if ahead:
+        forward = max(forward, rows * _outputs_ahead(g, channels, speculate) * item)
     keys = 4 * context * g["n_kv_heads"] * g["head_dim"] * 4
-    return int(streams + max(mixer, experts) + keys + 8 * g["vocab_size"] * 4)
+    return int(forward + keys + 8 * g["vocab_size"] * 4)
+
+
+def _outputs_ahead(g: dict[str, Any], channels: int, speculate: bool) -> int:
+    """Values a row that nodes put out which are allocated together: of each layer in flight its streams and mixes,
+    projections, the mixer's inputs and output, the experts' sum; the MTP head's layer; n-gram rows and what becomes of
+    them; the last mix."""
+    wide, hidden = _wide(g), g["hidden_size"]
+    n_layers, n_attention = len(g["full_attention"]), sum(g["full_attention"])
+    both = 2 * (wide + hidden) + 2 * hidden
+    gdn = both + channels + 2 * g["gdn_value_heads"] * g["gdn_value_dim"]
+    attention = (
+        both + 4 * (g["n_heads"] + g["n_kv_heads"]) * g["head_dim"] + 2 * (g["index_heads"] + 1) * g["index_dim"]
+    )
+    layers = ((n_layers - n_attention) * gdn + n_attention * attention) * min(1.0, LAYERS_AHEAD / n_layers)
+    ngram = len(g["ple_layers"]) * (2 * wide + hidden + g["ple_dim"])
+    return int(layers + speculate * attention + ngram + wide + hidden)
