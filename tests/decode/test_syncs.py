@@ -36,7 +36,8 @@ def waits(demo: Any, target: tuple[float, ...], **options: Any) -> list[int]:
 @pytest.mark.parametrize("target", [GREEDY, SAMPLED])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_token_of_plain_decoding_waits_once(demo: Any, target: tuple[float, ...], is_async: bool) -> None:
-    assert set(waits(demo, target, speculate=False, **{"async": is_async})) == {1}
+    counts = set(waits(demo, target, speculate=False, **{"async": is_async}))
+    assert counts <= {0, 1} if is_async else counts == {1}  # a row that is there already needs no wait
 
 
 @pytest.mark.parametrize("target", [GREEDY, SAMPLED])

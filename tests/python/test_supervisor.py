@@ -128,7 +128,7 @@ print(os.getpid(), flush=True)
 
 
 def test_stubborn_tree_with_a_daemon_ends_at_a_limit(supervise):
-    code, out, _, _ = supervise(4096, 60, 4, STUBBORN + "time.sleep(600)")  # seconds for two Pythons to start
+    code, out, _, _ = supervise(4096, 60, 8, STUBBORN + "time.sleep(600)")  # seconds for two Pythons to start
     assert code == 124
     pids = [int(x) for x in out.split()]
     assert len(pids) == 2
