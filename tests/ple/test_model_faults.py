@@ -1,6 +1,5 @@
 """Reads that fail under a whole model: a typed error, the live state untouched, and the next turn as if nothing was."""
 
-import gc
 import os
 import shutil
 from pathlib import Path
@@ -165,7 +164,6 @@ def test_fifty_cancelled_prefills_leave_memory_flat(how):
         turn(session, PROMPT, 4)
         before, held = session.fork(), []
         prompt = session.ids + model.tokenizer.encode("import os\n" * 100)
-        gc.collect()  # what earlier tests left in cycles
         for _ in range(50):
             seen = []
 
@@ -186,5 +184,7 @@ def test_fifty_cancelled_prefills_leave_memory_flat(how):
             del rounds
             held.append(mx.get_active_memory())
         assert len(seen) >= 2
-        assert len(set(held)) == 1
+        # MLX counts malloc_usable_size, which depends on the hole or the pages a block was put into. The rows of one
+        # prefill that stayed each time would be fifty times 16 KB.
+        assert max(held) - min(held) <= 4 * 4096
         assert session.first_difference(before) is None
