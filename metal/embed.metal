@@ -1,7 +1,7 @@
 // Rows of the token table. W is the type of dense rows, scales and biases, T that of the values.
 
 // embed_affine -- row id[r] of an affine table, COPIES times side by side.
-//   arrays    id [rows], 0 <= id < vocab; w scales biases as in rows.metal; y [rows, COPIES*IN]
+//   arrays    id [rows], below vocab; one below 0, a draw from a row of NaN, reads row 0; w scales biases as in rows.metal; y [rows, COPIES*IN]
 //   grid      (IN, rows, 1), threadgroup (256, 1, 1): a thread a value
 //   memory    a row of codes, one of values: 12 KB at 2,560 columns, 8 bits, 4 copies in bf16
 //   numerics  scale * code and the sum with the bias each round to T: the bits of mx.dequantize on a CPU
@@ -29,7 +29,7 @@ METAL_FUNC void embed_affine(
   if (i >= IN) {
     return;
   }
-  const long row = id[i_row];
+  const long row = metal::max(id[i_row], 0);
   const device uint* words = w + row * (IN / 32 * BITS);
   const int bit = i * BITS;
   const int shift = bit % 32;
@@ -60,7 +60,7 @@ METAL_FUNC void embed_dense(I id, const device W* w, device T* y, int i, int i_r
   if (i >= IN) {
     return;
   }
-  const T v = static_cast<T>(static_cast<float>(w[static_cast<long>(id[i_row]) * IN + i]));
+  const T v = static_cast<T>(static_cast<float>(w[static_cast<long>(metal::max(id[i_row], 0)) * IN + i]));
   for (int copy = 0; copy < COPIES; ++copy) {
     y[(i_row * COPIES + copy) * IN + i] = v;
   }

@@ -96,7 +96,8 @@ void MtpLoop::begin_history() {
   if (!committed_history()) {
     network.reset_history(network.trunk_len() - 1);
   } else if (limit > 0 && history_appended_ >= limit) {
-    flush_history();
+    held_hidden_.clear();
+    held_ids_.clear();
     network.reset_history(network.trunk_len() - 1);
     history_appended_ = 0;
     turn_.statistics.history_live_resets++;

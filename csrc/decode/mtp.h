@@ -109,7 +109,7 @@ class MtpLoop {
   // History rows of rounds without drafts, until something reads the history.
   std::vector<mx::array> held_hidden_; // [1, W]
   std::vector<int32_t> held_ids_;
-  int history_mark_ = 0;     // history rows at the round's start
+  int history_mark_ = 0;     // history rows before the round's drafts
   int history_appended_ = 0; // rows committed since the last reset
   DepthPolicy policy_;
   std::optional<ContextCopy> copy_;

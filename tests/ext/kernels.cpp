@@ -38,6 +38,13 @@ Matrix matrix(const nb::tuple& t) {
   return m;
 }
 
+model::Embedding embedding_of(const nb::tuple& table, bool bfloat16) {
+  const Matrix t = matrix(table);
+  return {
+      {t.weight, t.scales, t.biases, {t.bits, t.group}},
+      bfloat16 ? mx::bfloat16 : mx::float32};
+}
+
 /** Matrices of one form and some zero rows as one matrix. */
 Matrix stacked(const std::vector<Matrix>& ms, int zeros) {
   auto join = [&](auto part) {
@@ -133,16 +140,17 @@ void register_kernels(nb::module_& parent) {
     }};
   });
   m.def(
+      "embedding_chosen",
+      [](const nb::tuple& table, const NumPy& ids, bool bfloat16) {
+        return to_numpy(embedding_of(table, bfloat16)(to_mlx(ids)));
+      });
+  m.def(
       "embedding",
       [](const nb::tuple& table,
          const std::vector<int32_t>& ids,
          int copies,
          bool bfloat16) {
-        const Matrix t = matrix(table);
-        const model::Embedding embedding(
-            {t.weight, t.scales, t.biases, {t.bits, t.group}},
-            bfloat16 ? mx::bfloat16 : mx::float32);
-        return to_numpy(embedding(ids, copies));
+        return to_numpy(embedding_of(table, bfloat16)(ids, copies));
       });
   m.def(
       "stock_rows",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from kernels.launch import DTYPES, invariant, native, rounding, same_bits, stored, wide
 from kernels.test_rows import BITS, affine, dense
+from oracle.naive_rows import codes
 
 from qwenmtp.errors import InvalidRequest
 
@@ -30,13 +31,12 @@ def test_dense(dtype: str, kind: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_packed(dtype: str, bits: int, group: int, kind: str) -> None:
     table, _ = affine(np.random.default_rng(bits), 50, 128, bits, group, kind)
-    codes, scales, biases = table[:3]
+    words, scales, biases = table[:3]
     # mx.dequantize: product and sum each rounded to the type of the values.
     rnd = rounding(dtype) if dtype == "bfloat16" else lambda v: np.float32(v).astype(np.float64)
     group_of = np.arange(128) // group
-    stream = np.unpackbits(codes.view(np.uint8), axis=-1, bitorder="little")
-    code = stream.reshape(50, 128, bits) @ (1 << np.arange(bits))
-    check(table, rnd(rnd(wide(scales)[:, group_of] * code) + wide(biases)[:, group_of]), dtype)
+    product = rnd(wide(scales)[:, group_of] * codes(words, bits))
+    check(table, rnd(product + wide(biases)[:, group_of]), dtype)
 
 
 @pytest.mark.parametrize("id", [-1, 50])
@@ -44,3 +44,12 @@ def test_an_id_out_of_range_is_refused(id: int) -> None:
     table, _ = dense(np.random.default_rng(1), 50, 8, "float32")
     with pytest.raises(InvalidRequest, match=r"token id -?\d+, expected 0 .. 49"):
         native.embedding(table, [1, id], 1, False)
+
+
+@pytest.mark.parametrize("width", [0, 8])
+def test_a_draw_from_a_row_of_nan_reads_the_first_row(width: int) -> None:
+    """Its id is -1: the host, which draws again, raises; nothing is read outside the table until then."""
+    rng = np.random.default_rng(1)
+    table = (affine(rng, 50, 128, width, 32, "bfloat16") if width else dense(rng, 50, 128, "float32"))[0]
+    want = native.embedding(table, [0, 3], 1, False)
+    same_bits([native.embedding_chosen(table, np.array([-1, 3], np.int32), False)], [want])

@@ -67,7 +67,8 @@ def worst(case: Case, result: Result, want: list[np.ndarray]) -> float:
     """Largest error of any output, as a part of that output's largest value."""
     most = 0.0
     for got, exact in zip(result.outputs, want, strict=True):
-        got, exact = got[np.isfinite(exact)].astype(np.float64), exact[np.isfinite(exact)]
+        finite = np.isfinite(exact)
+        got, exact = got[finite].astype(np.float64), exact[finite].astype(np.float64)
         scale = np.abs(exact).max(initial=1e-30)
         most = max(most, float(np.abs(got - exact).max(initial=0.0) / scale))
     return most

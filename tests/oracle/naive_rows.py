@@ -8,13 +8,18 @@ Array = np.ndarray
 Round = Callable[[Array], Array]
 
 
+def codes(words: Array, bits: int) -> Array:
+    """[..., in] of packed uint32 words, low bits first."""
+    stream = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
+    return np.asarray(stream.reshape(*words.shape[:-1], -1, bits) @ (1 << np.arange(bits)))
+
+
 def affine(words: Array, scales: Array, biases: Array, bits: int) -> Array:
     """[..., out, in] float64 of packed uint32 codes."""
-    stream = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
-    codes = stream.reshape(*words.shape[:-1], -1, bits) @ (1 << np.arange(bits))
-    group = codes.shape[-1] // scales.shape[-1]
+    code = codes(words, bits)
+    group = code.shape[-1] // scales.shape[-1]
     scale, bias = np.repeat(scales, group, -1), np.repeat(biases, group, -1)
-    return np.asarray(scale.astype(np.float64) * codes + bias)
+    return np.asarray(scale.astype(np.float64) * code + bias)
 
 
 def silu(v: Array, rnd: Round) -> Array:

@@ -47,13 +47,14 @@ void embed(const EmbedCall& c) {
            ++r) {
         Scratch scratch;
         float* row = scratch.floats(round_up(w.in, kLanes));
+        const int64_t id = c.ids[r] < 0 ? 0 : c.ids[r];
         if (w.bits > 0) {
-          affine_row<T>(w, c.ids[r], row, scratch);
+          affine_row<T>(w, id, row, scratch);
         } else {
           with_type(w.type, [&](auto* from) {
             const auto* all = static_cast<const char*>(w.data);
             widen(
-                reinterpret_cast<decltype(from)>(all + c.ids[r] * w.row_bytes),
+                reinterpret_cast<decltype(from)>(all + id * w.row_bytes),
                 row,
                 w.in);
           });

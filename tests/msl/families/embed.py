@@ -6,15 +6,10 @@ import numpy as np
 from msl.families.rows import packed
 from msl.harness.case import Array, Case, normal, rounding, wide
 from msl.harness.spec import load
+from oracle.naive_rows import codes
 
 KERNELS = load("embed")
 VOCAB = 50
-
-
-def codes(words: Array, bits: int) -> Array:
-    """[rows, in] codes of packed words, low bits first."""
-    stream = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
-    return stream.reshape(len(words), -1, bits) @ (1 << np.arange(bits))
 
 
 def case(
@@ -25,10 +20,12 @@ def case(
     def build(rng: np.random.Generator) -> list[Array]:
         ids = rng.integers(0, VOCAB, rows).astype(np.int32)
         ids[0] = VOCAB - 1
+        ids[-1] = -1 if rows > 2 else ids[-1]
         return [ids, *(packed(rng, stored, bits, group, VOCAB, n_in) if bits else [normal(rng, stored, VOCAB, n_in)])]
 
     def oracle(arrays: Sequence[Array]) -> Sequence[Array]:
         ids, words, *rest = arrays
+        ids = np.maximum(ids, 0)
         if not bits:
             return [np.tile(wide(words)[0][ids], copies)]
         scales, biases = (np.repeat(a, group, 1) for a in wide(*rest))
