@@ -96,8 +96,7 @@ void MtpLoop::begin_history() {
   if (!committed_history()) {
     network.reset_history(network.trunk_len() - 1);
   } else if (limit > 0 && history_appended_ >= limit) {
-    held_hidden_.clear();
-    held_ids_.clear();
+    // No row waits: whatever was counted here had them appended first.
     network.reset_history(network.trunk_len() - 1);
     history_appended_ = 0;
     turn_.statistics.history_live_resets++;
