@@ -86,7 +86,7 @@ MUTATIONS = (
     ),
     Mutation(
         "history counter with staged rows",
-        "decode/mtp.cpp",
+        "decode/mtp_draft.cpp",
         "      t.statistics.drafted_tokens++;\n",
         "      t.statistics.drafted_tokens++;\n      history_appended_++;\n",
     ),
